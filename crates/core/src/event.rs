@@ -1,0 +1,152 @@
+//! What happened in a run and when. Every latency, rate and acceptance figure is a fold over these.
+//!
+//! Times are nanoseconds from the start of the run, read after the thing has happened.
+
+use serde::{Deserialize, Serialize};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Nanoseconds from the start of the run.
+    pub at: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// The kinds of things that happen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EventKind {
+    /// A request entered the queue; `at` is its scheduled arrival.
+    Arrived {
+        /// The request.
+        request: u64,
+        /// Tokens of its prompt.
+        prompt: usize,
+    },
+    /// A request waits; logged when the reason changes.
+    Held {
+        /// The request.
+        request: u64,
+        /// What it waits for.
+        reason: Held,
+    },
+    /// A request joined the running set, for the first time or after a preemption.
+    Admitted {
+        /// The request.
+        request: u64,
+    },
+    /// A request lost its slots to an older one and waits to be computed again.
+    Preempted {
+        /// The request.
+        request: u64,
+        /// Tokens whose keys and values must be computed again.
+        recompute: usize,
+    },
+    /// The engine ran one step.
+    Step {
+        /// Token rows that the target ran, by kind.
+        rows: Rows,
+        /// Where the step's time went; the parts sum to the time since the step began.
+        times: PhaseTimes,
+    },
+    /// A request got tokens.
+    Tokens {
+        /// The request.
+        request: u64,
+        /// How many, at least 1; only tokens that are output.
+        n: usize,
+        /// Tokens drafted for this step; positions after a rejection are among them.
+        drafted: usize,
+        /// Draft tokens among the `n`.
+        accepted: usize,
+        /// Whether a draft token was tried and rejected.
+        rejected: bool,
+    },
+    /// A draft was wanted and could not be made, for want of draft cache or context.
+    DraftSkipped {
+        /// The request.
+        request: u64,
+    },
+    /// A request is complete.
+    Finished {
+        /// The request.
+        request: u64,
+        /// Why it ended.
+        reason: Reason,
+        /// Tokens of output.
+        tokens: usize,
+    },
+    /// A request was withdrawn.
+    Aborted {
+        /// The request.
+        request: u64,
+    },
+    /// A request can never be served.
+    Rejected {
+        /// The request.
+        request: u64,
+        /// Why not.
+        why: String,
+    },
+}
+
+/// What a waiting request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// The KV cache has no room for it.
+    PoolFull,
+    /// As many requests are running as may.
+    BatchFull,
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// It generated an end-of-text token.
+    Eos,
+    /// Its output contains a stop string.
+    Stop,
+    /// It has the number of tokens that it asked for.
+    Length,
+    /// It reached the end of the model's context.
+    Context,
+}
+
+/// Token rows of one step, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// Rows that enter a prompt, or a preempted sequence, into the cache.
+    pub prefill: usize,
+    /// Rows of the newest token of a sequence.
+    pub decode: usize,
+    /// Rows of draft tokens under verification.
+    pub verify: usize,
+}
+
+/// Nanoseconds of one step, by phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseTimes {
+    /// The draft model entering prompts into its cache.
+    pub draft_prefill: u64,
+    /// Proposing draft tokens.
+    pub draft: u64,
+    /// The target's forward.
+    pub target: u64,
+    /// Distributions, verification and sampling.
+    pub verify: u64,
+    /// Giving back slots and catching up the caches.
+    pub keep: u64,
+    /// Everything else: admission, batch assembly, text, bookkeeping.
+    pub other: u64,
+}
+
+impl PhaseTimes {
+    /// The step's whole time.
+    pub fn total(&self) -> u64 {
+        self.draft_prefill + self.draft + self.target + self.verify + self.keep + self.other
+    }
+}

@@ -1,0 +1,28 @@
+//! The nouns of specquant: what is asked (`spec`, `request`), what a model is told and answers (`batch`, `scores`,
+//! `model`), how a token is chosen (`dist`, `random`), and what happened (`event`).
+//!
+//! Everything here is plain data or a pure function; nothing touches a file, a clock or a thread.
+
+mod axis;
+mod batch;
+mod clock;
+mod dist;
+mod event;
+mod model;
+mod random;
+mod request;
+mod scores;
+mod spec;
+mod text;
+
+pub use axis::{Batching, Kv, KvDtype, Speculation, WeightFormat};
+pub use batch::{Batch, Run, Score, SeqId, SlotCopy};
+pub use clock::Clock;
+pub use dist::{Dist, Sampling, dist, pick};
+pub use event::{Event, EventKind, Held, PhaseTimes, Reason, Rows};
+pub use model::{Memory, Model, ModelInfo};
+pub use random::{Rng, Use};
+pub use request::Request;
+pub use scores::{Greedy, Scores, greedy};
+pub use spec::{RunSpec, Workload, expand};
+pub use text::{Decoded, Decoder, Text, TextState};

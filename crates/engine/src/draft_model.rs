@@ -1,0 +1,143 @@
+//! Drafts from a smaller model with a KV cache of its own.
+//!
+//! The cache holds tokens of the sequence only, never a rejected one: `cached` of them, which may lag behind the
+//! target by the last accepted token, because a draft token that ends a draft is never run.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use specquant_core::{Batch, Dist, Model, Run, Scores, Score, SeqId, Use, dist};
+use specquant_kv::{Allocator, Full, Keep, Limit};
+
+use crate::{Ask, Draft, Proposer, Sequence};
+
+/// Proposes what a draft model generates.
+pub struct DraftModel<'a> {
+    model: &'a mut dyn Model,
+    kv: Box<dyn Allocator>,
+    states: HashMap<SeqId, State>,
+}
+
+/// What the draft cache holds of one sequence.
+#[derive(Default)]
+struct State {
+    cached: usize,
+    committed: usize,
+    slots: Vec<u32>,
+}
+
+/// A draft in the making.
+struct Making<'a> {
+    /// Index of the question.
+    ask: usize,
+    seq: SeqId,
+    /// Tokens to run next.
+    feed: Vec<u32>,
+    /// Draft tokens still wanted after the next run.
+    wanted: usize,
+    question: &'a Ask<'a>,
+}
+
+impl<'a> DraftModel<'a> {
+    /// Drafts from `model`, whose KV cache `kv` hands out.
+    pub fn new(model: &'a mut dyn Model, kv: Box<dyn Allocator>) -> DraftModel<'a> {
+        DraftModel { model, kv, states: HashMap::new() }
+    }
+
+    /// Grants slots for a question. `None` if nothing is to be run, or no room or context is left.
+    fn begin<'q>(&mut self, index: usize, ask: &'q Ask<'q>) -> Option<Making<'q>> {
+        let context = self.model.info().context;
+        let state = self.states.get_mut(&ask.seq)?;
+        let feed = ask.tokens.get(state.cached..).filter(|feed| !feed.is_empty())?;
+        // The last draft token is never run, so it needs neither a position nor a slot.
+        let wanted = ask.max.min((context + 1).checked_sub(ask.tokens.len())?);
+        let positions = ask.tokens.len() + wanted.saturating_sub(1);
+        if positions > context || (ask.max > 0 && wanted == 0) {
+            return None;
+        }
+        let grant = self.kv.extend(ask.seq, positions - state.cached).ok()?;
+        state.slots.extend(grant.slots);
+        Some(Making { ask: index, seq: ask.seq, feed: feed.to_vec(), wanted, question: ask })
+    }
+
+    /// Runs the tokens at hand of every draft in the making and returns the answers.
+    fn run(&mut self, makings: &[Making<'_>]) -> Result<Vec<Scores>> {
+        let runs = makings.iter().map(|making| {
+            let state = &self.states[&making.seq];
+            let score = match (making.wanted, making.question.sampling.is_greedy()) {
+                (0, _) => Score::Nothing,
+                (_, true) => Score::Greedy { rows: 1 },
+                (_, false) => Score::Logits { rows: 1 },
+            };
+            let end = state.cached + making.feed.len();
+            Run { seq: making.seq, tokens: &making.feed, start: state.cached, slots: &state.slots[..end], score }
+        });
+        let scores = self.model.forward(&Batch { runs: runs.collect() })?;
+        for making in makings {
+            if let Some(state) = self.states.get_mut(&making.seq) {
+                state.cached += making.feed.len();
+            }
+        }
+        Ok(scores)
+    }
+}
+
+/// Draws the next draft token of `making` from its scores.
+fn draw(making: &mut Making<'_>, draft: &mut Draft, scores: &Scores) {
+    let ask = making.question;
+    let dist = match scores {
+        Scores::Greedy(rows) => Dist::Point(rows[0].id),
+        Scores::Logits(rows) => dist(&rows[0], &ask.sampling),
+    };
+    let position = ask.tokens.len() + draft.tokens.len();
+    let token = dist.sample(ask.rng.uniform(position, Use::Draft));
+    draft.tokens.push(token);
+    draft.dists.push(dist);
+    making.feed = vec![token];
+    making.wanted -= 1;
+}
+
+impl Proposer for DraftModel<'_> {
+    fn open(&mut self, seq: &Sequence) -> Result<(), Full> {
+        let context = self.model.info().context;
+        if seq.tokens.len() > context {
+            return Err(Full);
+        }
+        let max_len = seq.longest.min(context);
+        self.kv.open(seq.id, &seq.tokens, Limit { max_len })?;
+        self.states.insert(seq.id, State::default());
+        Ok(())
+    }
+
+    fn propose(&mut self, _target: &mut dyn Model, asks: &[Ask<'_>]) -> Result<Vec<Draft>> {
+        let mut drafts = vec![Draft::default(); asks.len()];
+        let mut makings: Vec<_> = asks.iter().enumerate().filter_map(|(i, ask)| self.begin(i, ask)).collect();
+        while !makings.is_empty() {
+            let scores = self.run(&makings)?;
+            for (making, scores) in makings.iter_mut().zip(&scores) {
+                if scores.rows() > 0 {
+                    draw(making, &mut drafts[making.ask], scores);
+                }
+            }
+            makings.retain(|making| making.wanted > 0);
+        }
+        Ok(drafts)
+    }
+
+    fn keep(&mut self, seq: &Sequence) {
+        if let Some(state) = self.states.get_mut(&seq.id) {
+            // The newest token has not been run by either model, and a rejected one stands beyond it.
+            state.cached = state.cached.min(seq.computed);
+            state.slots.truncate(state.cached);
+            self.kv.commit(seq.id, &seq.tokens[state.committed..state.cached]);
+            state.committed = state.cached;
+            self.kv.keep(seq.id, Keep::Len(state.cached));
+        }
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        if self.states.remove(&seq).is_some() {
+            self.kv.free(seq);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The only mutable state of a request: its tokens, its slots, and how much of it the target's cache holds.
+//!
+//! Between steps `computed < tokens.len()` and `slots.len() == computed`: the newest token has not been run.
+
+use anyhow::Result;
+use specquant_core::{Decoder, Reason, Request, Rng, SeqId, Text};
+
+/// A request that is waiting or running.
+pub struct Sequence {
+    /// Its name in batches and allocators.
+    pub id: SeqId,
+    /// What was asked.
+    pub request: Request,
+    /// Prompt and output.
+    pub tokens: Vec<u32>,
+    /// The first tokens, this many, are in the target's KV cache.
+    pub computed: usize,
+    /// The slot of each computed token.
+    pub slots: Vec<u32>,
+    /// The most tokens that `tokens` may come to hold.
+    pub(crate) longest: usize,
+    /// Whether the proposer has opened it.
+    pub(crate) drafted: bool,
+    decoder: Decoder,
+    text: String,
+    digest: u64,
+}
+
+/// A finished request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Number of the request.
+    pub request: u64,
+    /// The generated tokens, an end-of-text token included.
+    pub tokens: Vec<u32>,
+    /// Their text, without a stop string and what follows it.
+    pub text: String,
+    /// Why it ended.
+    pub reason: Reason,
+    /// A hash over each token's id and, where the target answered greedily, the bits of its logit.
+    pub digest: u64,
+}
+
+impl Sequence {
+    /// A sequence at the start of its request, in a model with this many positions.
+    pub fn new(id: SeqId, request: Request, context: usize) -> Sequence {
+        let tokens = request.prompt.clone();
+        let longest = context.min(tokens.len() + request.max_new_tokens);
+        let decoder = Decoder::new(&request.stop);
+        let (computed, slots, drafted, text) = (0, Vec::new(), false, String::new());
+        // The offset basis of FNV-1a.
+        let digest = 0xcbf2_9ce4_8422_2325;
+        Sequence { id, request, tokens, computed, slots, longest, drafted, decoder, text, digest }
+    }
+
+    /// Tokens that have been generated.
+    pub fn generated(&self) -> &[u32] {
+        &self.tokens[self.request.prompt.len()..]
+    }
+
+    /// Tokens that may still be generated.
+    pub fn remaining(&self) -> usize {
+        self.longest - self.tokens.len()
+    }
+
+    /// The request's random numbers.
+    pub fn rng(&self) -> Rng {
+        Rng { seed: self.request.seed, request: self.request.id }
+    }
+
+    /// Appends one generated token; `logit` is its logit where it is known. Returns why the sequence ends with it.
+    pub(crate) fn push(&mut self, id: u32, logit: f32, eos: &[u32], text: &dyn Text) -> Result<Option<Reason>> {
+        self.tokens.push(id);
+        self.hash(id);
+        self.hash(logit.to_bits());
+        if eos.contains(&id) && !self.request.ignore_eos {
+            return Ok(Some(Reason::Eos));
+        }
+        let decoded = self.decoder.push(text, id)?;
+        self.text.push_str(&decoded.text);
+        Ok(if decoded.stopped {
+            Some(Reason::Stop)
+        } else if self.generated().len() == self.request.max_new_tokens {
+            Some(Reason::Length)
+        } else if self.remaining() == 0 {
+            Some(Reason::Context)
+        } else {
+            None
+        })
+    }
+
+    /// Forgets what the cache held, so that everything is computed again.
+    pub(crate) fn reset(&mut self) {
+        self.computed = 0;
+        self.slots.clear();
+        self.drafted = false;
+    }
+
+    /// The finished request.
+    pub(crate) fn output(mut self, reason: Reason) -> Output {
+        if reason != Reason::Stop {
+            self.text.push_str(&self.decoder.finish());
+        }
+        let tokens = self.generated().to_vec();
+        Output { request: self.request.id, tokens, text: self.text, reason, digest: self.digest }
+    }
+
+    /// One step of FNV-1a over four bytes.
+    fn hash(&mut self, word: u32) {
+        for byte in word.to_le_bytes() {
+            self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The operations on burn's CPU backend, Flex: takes the numbers out of its tensors and wraps the results.
+//!
+//! No operation changes a tensor that someone else still holds; results are written once and not copied.
+
+use anyhow::Result;
+use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
+use specquant_core::{SlotCopy, WeightFormat};
+
+use crate::attention::attend;
+use crate::backend::{Backend, DenseMatrix, Heads, KvShape};
+use crate::kv_store::KvStore;
+use crate::linear::{embed, linear};
+use crate::norm::norm;
+use crate::packed::PackedMatrix;
+use crate::rope::{RopeTable, rope};
+use crate::silu::silu_mul;
+use crate::team::Team;
+
+impl Backend for Flex {
+    type Team = Team;
+    type Packed = PackedMatrix;
+    type KvStore = KvStore;
+
+    fn pack(parts: &[DenseMatrix<'_>], format: WeightFormat, team: &Team) -> Result<PackedMatrix> {
+        PackedMatrix::new(parts, format, team)
+    }
+
+    fn packed_bytes(w: &PackedMatrix) -> usize {
+        w.bytes()
+    }
+
+    fn linear(x: Tensor<Flex, 2>, w: &PackedMatrix, team: &Team) -> Tensor<Flex, 2> {
+        let [rows, inputs] = x.dims();
+        assert_eq!(inputs, w.inputs(), "the matrix takes {} inputs", w.inputs());
+        let x = dense(x);
+        // SAFETY: `filled` gives room for exactly the result's elements, and `linear` writes them all.
+        unsafe { filled([rows, w.outputs()], |y| linear(values(&x), w, team, y)) }
+    }
+
+    fn embed(w: &PackedMatrix, ids: &[u32], team: &Team) -> Tensor<Flex, 2> {
+        // SAFETY: as in `linear`.
+        unsafe { filled([ids.len(), w.inputs()], |y| embed(w, ids, team, y)) }
+    }
+
+    fn norm(x: &Tensor<Flex, 2>, weight: &Tensor<Flex, 1>, eps: f32, team: &Team) -> Tensor<Flex, 2> {
+        let shape @ [_, width] = x.dims();
+        assert_eq!([width], weight.dims(), "one weight for each column");
+        let (x, weight) = (dense(x.clone()), dense(weight.clone()));
+        // SAFETY: as in `linear`.
+        unsafe { filled(shape, |y| norm(values(&x), values(&weight), eps, team, y)) }
+    }
+
+    fn rope(qkv: Tensor<Flex, 2>, heads: &Heads, table: &RopeTable, positions: &[u32], team: &Team) -> Tensor<Flex, 2> {
+        assert_eq!(qkv.dims(), [positions.len(), heads.width()], "one row of heads for each position");
+        let mut qkv = dense(qkv);
+        // A view into a larger buffer is copied whole rather than changed in the middle.
+        if qkv.storage::<f32>().len() != positions.len() * heads.width() {
+            qkv = qkv.to_contiguous();
+        }
+        // Copies first if someone else holds the tensor.
+        rope(qkv.storage_mut(), heads, table, positions, team);
+        Tensor::from_primitive(TensorPrimitive::Float(qkv))
+    }
+
+    fn kv_store(shape: KvShape, _team: &Team) -> Result<KvStore> {
+        KvStore::new(shape)
+    }
+
+    fn kv_bytes(store: &KvStore) -> usize {
+        store.bytes()
+    }
+
+    fn kv_write(qkv: &Tensor<Flex, 2>, heads: &Heads, store: &mut KvStore, layer: usize, slots: &[u32], team: &Team) {
+        store.write(values(&dense(qkv.clone())), heads, layer, slots, team);
+    }
+
+    fn attend(
+        qkv: &Tensor<Flex, 2>,
+        heads: &Heads,
+        store: &KvStore,
+        layer: usize,
+        rows: &[&[u32]],
+        team: &Team,
+    ) -> Tensor<Flex, 2> {
+        let qkv = dense(qkv.clone());
+        // SAFETY: as in `linear`.
+        unsafe {
+            filled([rows.len(), heads.query * heads.dim], |y| {
+                attend(values(&qkv), heads, (store, layer), rows, team, y);
+            })
+        }
+    }
+
+    fn silu_mul(gate_up: Tensor<Flex, 2>, team: &Team) -> Tensor<Flex, 2> {
+        let [rows, columns] = gate_up.dims();
+        assert_eq!(columns % 2, 0, "gate and up are equally wide");
+        let gate_up = dense(gate_up);
+        // SAFETY: as in `linear`.
+        unsafe { filled([rows, columns / 2], |y| silu_mul(values(&gate_up), columns / 2, team, y)) }
+    }
+
+    fn copy_kv(store: &mut KvStore, copies: &[SlotCopy]) {
+        store.copy(copies);
+    }
+}
+
+/// The primitive, contiguous and f32; shares the tensor's buffer when that is so already.
+fn dense<const D: usize>(x: Tensor<Flex, D>) -> FlexTensor {
+    let x = x.into_primitive().tensor();
+    assert_eq!(x.dtype(), DType::F32, "activations are f32");
+    if x.as_slice::<f32>().is_some() { x } else { x.to_contiguous() }
+}
+
+/// The elements of a tensor that `dense` returned.
+fn values(x: &FlexTensor) -> &[f32] {
+    x.as_slice().expect("`dense` returns contiguous f32")
+}
+
+/// A tensor whose elements `fill` writes, without the pass over memory that zeros them first.
+///
+/// # Safety
+/// `fill` must write as many elements as `shape` has, or panic.
+unsafe fn filled(shape: [usize; 2], fill: impl FnOnce(*mut f32)) -> Tensor<Flex, 2> {
+    let elements = shape[0] * shape[1];
+    let mut values: Vec<f32> = Vec::with_capacity(elements);
+    fill(values.as_mut_ptr());
+    // SAFETY: the capacity suffices, and the caller promises that the elements are written.
+    unsafe { values.set_len(elements) };
+    let primitive = FlexTensor::from_data(TensorData::new(values, shape));
+    Tensor::from_primitive(TensorPrimitive::Float(primitive))
+}

@@ -1,0 +1,33 @@
+//! The numeric kernels of specquant: packed matrices, the KV store, attention and the row-wise operations of a
+//! Llama-shaped decoder, for burn's Flex backend.
+//!
+//! One invariant holds everywhere: per output element one fixed order of operations on a given instruction set
+//! ([`Isa`]), so that the bits of a row do not depend on what else is in the call or on the thread count.
+
+// Vector intrinsics, threads that share a borrowed job and memory maps cannot be had without `unsafe`; the workspace
+// denies it everywhere else.
+#![allow(unsafe_code)]
+
+mod attention;
+mod backend;
+mod buffer;
+mod exp;
+mod flex;
+mod isa;
+mod kv_store;
+mod linear;
+mod mapped;
+mod norm;
+mod packed;
+mod rope;
+mod silu;
+mod simd;
+mod team;
+
+pub use backend::{Backend, DenseMatrix, Dtype, Heads, KvShape};
+pub use isa::Isa;
+pub use kv_store::KvStore;
+pub use mapped::Mapped;
+pub use packed::PackedMatrix;
+pub use rope::RopeTable;
+pub use team::Team;

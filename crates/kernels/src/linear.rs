@@ -1,0 +1,177 @@
+//! The product of activations with a packed matrix, and the lookup of single rows of one.
+//!
+//! Per output one chain `acc = w[k] * x[k] + acc` over k = 0, 1, .., in every format and for every number of rows:
+//! outputs lie in lanes, rows and panels are blocked in registers, threads take panels.
+
+use half::{bf16, f16};
+use specquant_core::WeightFormat;
+
+use crate::packed::PackedMatrix;
+use crate::simd::{Element, Simd, for_isa, store_up_to};
+use crate::team::{Output, Team};
+
+/// Rows whose accumulators stay in registers together: 6 rows of two vectors leave four of 16 registers.
+const TILE: usize = 6;
+
+/// One product, as the kernels see it.
+#[derive(Clone, Copy)]
+struct Product<E> {
+    /// `[rows, inputs]`
+    x: *const f32,
+    /// `[panel][input][lane]`
+    w: *const E,
+    /// `[rows, outputs]`
+    y: *mut f32,
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+/// `x` `[rows, inputs]` times the transpose of `w`, to `y` `[rows, outputs]`, all of which is written.
+///
+/// # Safety
+/// `y` must be valid for writes of `rows * outputs` elements.
+pub(crate) unsafe fn linear(x: &[f32], w: &PackedMatrix, team: &Team, y: *mut f32) {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        match w.format() {
+            WeightFormat::F32 => product::<f32>(x, w, team, y),
+            WeightFormat::F16 => product::<f16>(x, w, team, y),
+            WeightFormat::Bf16 => product::<bf16>(x, w, team, y),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`linear`], and `E` is the element type of `w`.
+unsafe fn product<E: Element>(x: &[f32], w: &PackedMatrix, team: &Team, y: *mut f32) {
+    let (inputs, outputs, isa) = (w.inputs(), w.outputs(), team.isa());
+    assert_eq!(w.panel(), isa.panel(), "the matrix was packed for another instruction set");
+    assert_eq!(x.len() % inputs, 0, "the activations are not rows of {inputs}");
+    let rows = x.len() / inputs;
+    let panels = outputs.div_ceil(w.panel());
+    // A single row runs four panels at once; parts are whole fours, several for each thread if there are enough.
+    let four = panels.div_ceil(4);
+    let parts = four.min(team.threads() * 4);
+    let y = Output::new(y);
+    team.run(rows * inputs * outputs, parts, &|part| {
+        let start = (part * four / parts) * 4;
+        let end = ((part + 1) * four / parts * 4).min(panels);
+        let job = Product { x: x.as_ptr(), w: w.elements::<E>(), y: y.get(), rows, inputs, outputs };
+        // SAFETY: the shapes were checked, `w` holds whole panels, and each part writes the columns of its panels.
+        unsafe { panels_on::<E>(isa, &job, start, end) }
+    });
+}
+
+for_isa!(fn panels_on[E: Element](job: &Product<E>, start: usize, end: usize) = panels);
+
+/// All rows of the panels `start..end`; a panel stays in the nearest cache while the rows pass.
+///
+/// # Safety
+/// The pointers of `job` cover its shapes, and nobody else writes these panels' columns of `y`.
+#[inline(always)]
+unsafe fn panels<S: Simd, E: Element>(job: &Product<E>, start: usize, end: usize) {
+    let tiles = job.rows.div_ceil(TILE);
+    let mut panel = start;
+    while panel < end {
+        // One row alone has only two chains of additions per panel, so that it takes four panels to keep the units
+        // busy; two or three rows take two.
+        let step = match (job.rows, end - panel) {
+            (1, 4..) => 4,
+            (1..=3, 2..) => 2,
+            _ => 1,
+        };
+        for tile in 0..tiles {
+            // Tiles of nearly equal size: a lone last row would run at a sixth of the speed.
+            let row = tile * job.rows / tiles;
+            let rows = (tile + 1) * job.rows / tiles - row;
+            // SAFETY: the caller keeps the contract; `rows <= TILE`, and `panel + step <= end`.
+            unsafe {
+                match (rows, step) {
+                    (1, 4) => block::<S, E, 1, 4>(job, panel, row),
+                    (1, 2) => block::<S, E, 1, 2>(job, panel, row),
+                    (1, _) => block::<S, E, 1, 1>(job, panel, row),
+                    (2, 2) => block::<S, E, 2, 2>(job, panel, row),
+                    (2, _) => block::<S, E, 2, 1>(job, panel, row),
+                    (3, 2) => block::<S, E, 3, 2>(job, panel, row),
+                    (3, _) => block::<S, E, 3, 1>(job, panel, row),
+                    (4, _) => block::<S, E, 4, 1>(job, panel, row),
+                    (5, _) => block::<S, E, 5, 1>(job, panel, row),
+                    _ => block::<S, E, TILE, 1>(job, panel, row),
+                }
+            }
+        }
+        panel += step;
+    }
+}
+
+/// `R` rows from `row` times `P` panels from `panel`.
+///
+/// # Safety
+/// As for [`panels`], for these rows and panels.
+#[inline(always)]
+unsafe fn block<S: Simd, E: Element, const R: usize, const P: usize>(job: &Product<E>, panel: usize, row: usize) {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        let (inputs, width) = (job.inputs, 2 * S::LANES);
+        let x = job.x.add(row * inputs);
+        let mut w = job.w.add(panel * inputs * width);
+        let mut acc = [[[S::splat(0.0); 2]; P]; R];
+        for k in 0..inputs {
+            for p in 0..P {
+                let weights = w.add(p * inputs * width);
+                let (low, high) = (E::load::<S>(weights), E::load::<S>(weights.add(S::LANES)));
+                for r in 0..R {
+                    let x = S::splat(*x.add(r * inputs + k));
+                    acc[r][p][0] = S::fma(low, x, acc[r][p][0]);
+                    acc[r][p][1] = S::fma(high, x, acc[r][p][1]);
+                }
+            }
+            w = w.add(width);
+        }
+        for (r, row_acc) in acc.iter().enumerate() {
+            for (p, [low, high]) in row_acc.iter().enumerate() {
+                let column = (panel + p) * width;
+                let y = job.y.add((row + r) * job.outputs + column);
+                let left = job.outputs - column;
+                store_up_to::<S>(y, left, *low);
+                if left > S::LANES {
+                    store_up_to::<S>(y.add(S::LANES), left - S::LANES, *high);
+                }
+            }
+        }
+    }
+}
+
+/// The rows `ids` of `w`, widened, to `y` `[ids, inputs]`, all of which is written.
+///
+/// # Safety
+/// `y` must be valid for writes of `ids.len() * inputs` elements.
+pub(crate) unsafe fn embed(w: &PackedMatrix, ids: &[u32], team: &Team, y: *mut f32) {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        match w.format() {
+            WeightFormat::F32 => lookup::<f32>(w, ids, team, y),
+            WeightFormat::F16 => lookup::<f16>(w, ids, team, y),
+            WeightFormat::Bf16 => lookup::<bf16>(w, ids, team, y),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`embed`], and `E` is the element type of `w`.
+unsafe fn lookup<E: Element>(w: &PackedMatrix, ids: &[u32], team: &Team, y: *mut f32) {
+    let (inputs, panel) = (w.inputs(), w.panel());
+    let y = Output::new(y);
+    team.split(ids.len(), inputs, &|rows| {
+        for row in rows {
+            let id = ids[row] as usize;
+            assert!(id < w.outputs(), "id {id} of a matrix of {} rows", w.outputs());
+            for k in 0..inputs {
+                let at = (id / panel * inputs + k) * panel + id % panel;
+                // SAFETY: `id` and `k` lie within the matrix; each part writes its own rows.
+                unsafe { y.get().add(row * inputs + k).write((*w.elements::<E>().add(at)).widen()) };
+            }
+        }
+    });
+}

@@ -1,0 +1,47 @@
+//! The activation of a gated feed-forward layer: `silu(gate) * up`, with `silu(x) = x / (1 + e^-x)`.
+//!
+//! Every lane and tail takes the same operations.
+
+use crate::exp::exp;
+use crate::simd::{Simd, for_isa, load_up_to, store_up_to};
+use crate::team::{Output, Team};
+
+/// Cost of one element in multiply-adds.
+const WORK: usize = 16;
+
+/// `x` `[rows, 2 * width]`, gate first, to `y` `[rows, width]`, all of which is written.
+///
+/// # Safety
+/// `y` must be valid for writes of `rows * width` elements.
+pub(crate) unsafe fn silu_mul(x: &[f32], width: usize, team: &Team, y: *mut f32) {
+    assert_eq!(x.len() % (2 * width), 0, "the activations are not rows of twice {width}");
+    let (isa, y) = (team.isa(), Output::new(y));
+    team.split(x.len() / (2 * width), width * WORK, &|rows| {
+        for row in rows {
+            let gate = x[2 * row * width..][..2 * width].as_ptr();
+            // SAFETY: a row of `x` holds `2 * width` elements; each part writes its own rows.
+            unsafe { row_on(isa, gate, width, y.get().add(row * width)) }
+        }
+    });
+}
+
+for_isa!(fn row_on[](gate: *const f32, width: usize, y: *mut f32) = row);
+
+/// # Safety
+/// `gate` covers `2 * width` elements and `y` covers `width`.
+#[inline(always)]
+unsafe fn row<S: Simd>(gate: *const f32, width: usize, y: *mut f32) {
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        let one = S::splat(1.0);
+        let mut i = 0;
+        while i < width {
+            let left = width - i;
+            let g = load_up_to::<S>(gate.add(i), left);
+            let up = load_up_to::<S>(gate.add(width + i), left);
+            let silu = S::div(g, S::add(one, exp::<S>(S::sub(S::splat(0.0), g))));
+            store_up_to::<S>(y.add(i), left, S::mul(silu, up));
+            i += S::LANES;
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A run in numbers: every metric of one arm over one or more passes of the workload.
+//!
+//! A pass keeps what its events say in integers; a summary is derived from passes and can be derived again from
+//! stored ones. Over several passes, sums are added before they are divided.
+
+use serde::{Deserialize, Serialize};
+use specquant_core::Event;
+
+use crate::acceptance::{Acceptance, AcceptanceRates};
+use crate::latency::{Counts, Latency};
+use crate::speculation::{SpeculativeStep, step_cost_speedup};
+use crate::steps::StepCosts;
+use crate::throughput::{PhaseRates, Throughput};
+use crate::timeline::{Timeline, timelines};
+
+/// One arm's pass over the workload, folded from its events.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pass {
+    /// Wall time: last event - first arrival.
+    pub wall_ns: u64,
+    /// One timeline for each request.
+    pub timelines: Vec<Timeline>,
+    /// Time of steps, by kind and phase.
+    pub steps: StepCosts,
+    /// What became of draft tokens, in all requests whether finished or not.
+    pub acceptance: Acceptance,
+}
+
+/// Every metric of one arm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Passes that were summed.
+    pub passes: usize,
+    /// Requests and tokens.
+    pub counts: Counts,
+    /// Latencies of finished requests.
+    pub latency: Latency,
+    /// Output per second of wall time.
+    pub throughput: Throughput,
+    /// Rates of steps of one kind.
+    pub phases: PhaseRates,
+    /// Time of steps, by kind and phase, in nanoseconds.
+    pub steps: StepCosts,
+    /// What became of draft tokens.
+    pub acceptance: AcceptanceRates,
+    /// The counts behind `acceptance`, by draft length.
+    pub acceptance_counts: Acceptance,
+}
+
+impl Pass {
+    /// Folds the events of one pass.
+    pub fn of(events: &[Event]) -> Pass {
+        let timelines = timelines(events);
+        let begin = timelines.iter().map(|timeline| timeline.arrival_ns).min().unwrap_or(0);
+        let end = events.iter().map(|event| event.at).max().unwrap_or(0);
+        Pass {
+            wall_ns: end.saturating_sub(begin),
+            timelines,
+            steps: StepCosts::of(events),
+            acceptance: Acceptance::of(events),
+        }
+    }
+}
+
+impl Summary {
+    /// All metrics over `passes`.
+    pub fn of(passes: &[Pass]) -> Summary {
+        let timelines: Vec<&Timeline> = passes.iter().flat_map(|pass| &pass.timelines).collect();
+        let wall_ns = passes.iter().map(|pass| pass.wall_ns).sum();
+        let mut steps = StepCosts::default();
+        let mut acceptance = Acceptance::default();
+        for pass in passes {
+            steps.merge(&pass.steps);
+            acceptance.merge(&pass.acceptance);
+        }
+        let counts = Counts::of(&timelines);
+        Summary {
+            passes: passes.len(),
+            counts,
+            latency: Latency::of(&timelines),
+            throughput: Throughput::of(&timelines, &counts, wall_ns),
+            phases: PhaseRates::of(&steps, wall_ns),
+            steps,
+            acceptance: acceptance.rates(),
+            acceptance_counts: acceptance,
+        }
+    }
+}
+
+/// The speed-up of decoding that measured step costs and acceptance predict: tau x T_1 / (T_draft + T_verify + rest).
+///
+/// `plain` and `speculative` are the steps of the control and of the speculative arm. T_1 is the whole time of the
+/// control's decode steps, the rest that of drafting steps; each is taken per sequence, so that arms whose batches
+/// were not equally full can be compared. `None` where an arm has no such steps.
+pub fn predicted_speedup(plain: &StepCosts, speculative: &StepCosts, tau: f64) -> Option<f64> {
+    let (plain, drafting) = (plain.decode.per_sequence()?, speculative.drafting.per_sequence()?);
+    let step = SpeculativeStep {
+        draft_ns: drafting.draft_ns,
+        verify_ns: drafting.target_ns,
+        rest_ns: drafting.total_ns - drafting.draft_ns - drafting.target_ns,
+    };
+    step_cost_speedup(tau, plain.total_ns, &step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::*;
+    use crate::spread::Spread;
+    use crate::timeline::Wait;
+    use specquant_core::{Held, PhaseTimes, Reason};
+
+    /// Times are milliseconds. Request 0 ends inside an accepted prefix, 1 is preempted, 2 waits for a place, 3 is
+    /// aborted in the queue, 4 is rejected and 5 is still waiting.
+    fn eventful() -> Vec<Event> {
+        milliseconds(vec![
+            arrived(0, 0),
+            arrived(0, 1),
+            admitted(0, 0),
+            admitted(0, 1),
+            arrived(5, 2),
+            arrived(6, 3),
+            arrived(6, 4),
+            rejected(6, 4),
+            token(10, 0),
+            token(10, 1),
+            step(10, [20, 0, 0], PhaseTimes { draft_prefill: 2, ..plain(7, 1) }),
+            held(10, 2, Held::BatchFull),
+            held(10, 3, Held::BatchFull),
+            drafted(30, 0, 3, 4, 2, true),
+            drafted(30, 1, 5, 4, 4, false),
+            step(30, [0, 2, 8], drafting(6, 12, 2)),
+            preempted(30, 1, 15),
+            held(30, 1, Held::PoolFull),
+            admitted(30, 2),
+            token(55, 2),
+            drafted(55, 0, 1, 4, 0, true),
+            step(55, [10, 1, 4], drafting(4, 20, 1)),
+            aborted(56, 3),
+            skipped(56, 2),
+            drafted(75, 0, 3, 5, 3, false),
+            token(75, 2),
+            step(75, [0, 2, 5], drafting(4, 14, 2)),
+            ended(75, 0, 8, Reason::Eos),
+            finished(75, 2, 2),
+            admitted(75, 1),
+            token(95, 1),
+            step(95, [15, 0, 0], plain(19, 1)),
+            arrived(96, 5),
+            token(105, 1),
+            step(105, [0, 1, 0], plain(9, 1)),
+            finished(105, 1, 8),
+        ])
+    }
+
+    fn check(what: &str, got: Option<f64>, expected: f64) {
+        let got = got.unwrap_or(f64::NAN);
+        assert!((got - expected).abs() <= 1e-12 * expected.abs(), "{what}: {got} instead of {expected}");
+    }
+
+    #[test]
+    fn latencies_are_those_of_the_finished_requests() {
+        let latency = Summary::of(&[Pass::of(&eventful())]).latency;
+        let check = |what, got: Option<Spread>, sample: &[f64]| {
+            assert_eq!(got, Spread::of(sample.iter().copied()), "{what}");
+        };
+        check("queue", latency.queue_ms, &[0.0, 0.0, 25.0]);
+        check("ttft", latency.ttft_ms, &[10.0, 10.0, 50.0]);
+        check("tpot", latency.tpot_ms, &[65.0 / 7.0, 95.0 / 7.0, 20.0]);
+        check("itl", latency.itl_ms, &[20.0, 25.0, 20.0, 20.0, 65.0, 10.0, 20.0]);
+        check("e2e", latency.e2e_ms, &[75.0, 105.0, 70.0]);
+        let split = Wait { pool_full_ns: 0, batch_full_ns: 20_000_000, unheld_ns: 5_000_000 };
+        assert_eq!(latency.queue_split, split);
+        assert_eq!((latency.tokens_per_emission, latency.jitter), (Some(15.0 / 7.0), Some(1.0 / 7.0)));
+    }
+
+    #[test]
+    fn every_request_is_counted_once() {
+        let counts = Summary::of(&[Pass::of(&eventful())]).counts;
+        let expected = Counts {
+            requests: 6,
+            finished: 3,
+            ended_eos: 1,
+            ended_length: 2,
+            aborted: 1,
+            rejected: 1,
+            unfinished: 1,
+            prompt_tokens: 30,
+            output_tokens: 18,
+            preemptions: 1,
+            recomputed_tokens: 15,
+            drafts_skipped: 1,
+            ..Counts::default()
+        };
+        assert_eq!(counts, expected);
+        // A wrong count by the engine and the tokens of an aborted request are both seen.
+        let log = [arrived(0, 0), token(1, 0), finished(2, 0, 2), arrived(0, 1), token(1, 1), aborted(2, 1)];
+        let counts = Summary::of(&[Pass::of(&log)]).counts;
+        assert_eq!((counts.miscounted, counts.discarded_tokens, counts.output_tokens), (1, 1, 1));
+    }
+
+    #[test]
+    fn rates_are_sums_over_sums() {
+        let pass = Pass::of(&eventful());
+        for passes in [1, 2, 3] {
+            let summary = Summary::of(&vec![pass.clone(); passes]);
+            let Summary { throughput, phases, .. } = &summary;
+            check("wall", Some(throughput.wall_s), 0.105 * passes as f64);
+            check("output", throughput.output_tok_s, 18.0 / 0.105);
+            check("user", throughput.user_tok_s, 15.0 / 0.180);
+            check("requests", throughput.requests_s, 3.0 / 0.105);
+            check("mean", throughput.mean_output_tokens, 6.0);
+            check("prefill", phases.prefill_tok_s, 35.0 / 0.030);
+            check("prefill share", phases.prefill_share, 30.0 / 105.0);
+            check("decode", phases.decode_tok_s, 13.0 / 0.050);
+            check("decode share", phases.decode_share, 50.0 / 105.0);
+            check("mixed share", phases.mixed_share, 25.0 / 105.0);
+            check("busy", phases.busy_share, 1.0);
+            assert_eq!((summary.passes, summary.counts.output_tokens), (passes, 18 * passes as u64));
+        }
+    }
+
+    #[test]
+    fn drafts_and_steps_of_the_log() {
+        let Summary { acceptance, steps, .. } = Summary::of(&[Pass::of(&eventful())]);
+        assert_eq!((acceptance.drafting_steps, acceptance.drafted, acceptance.accepted), (4, 17, 9));
+        assert_eq!((acceptance.rejected, acceptance.emitted, acceptance.tau), (2, 12, 3.25));
+        assert_eq!(
+            (acceptance.draft_acceptance, acceptance.evaluated_acceptance),
+            (Some(9.0 / 17.0), Some(9.0 / 11.0))
+        );
+        let counts = [&steps.prefill, &steps.decode, &steps.mixed, &steps.drafting]
+            .map(|cost| (cost.steps, cost.tokens, cost.time_ns() / 1_000_000));
+        assert_eq!(counts, [(2, 3, 30), (3, 13, 50), (1, 2, 25), (2, 12, 40)]);
+        assert_eq!(steps.prefill.times.draft_prefill, 2_000_000);
+        // Drafting steps take 40 ms for 4 steps of one sequence; the control's take 12 ms for each.
+        let control = StepCosts::of(&milliseconds(vec![step(24, [0, 2, 0], plain(22, 2))]));
+        check("predicted", predicted_speedup(&control, &steps, 3.25), 3.25 * 12.0 / 10.0);
+        assert_eq!(predicted_speedup(&control, &control, 1.0), None);
+        assert_eq!(predicted_speedup(&StepCosts::default(), &steps, 1.0), None);
+    }
+
+    #[test]
+    fn rejected_drafts_are_no_output_and_phases_sum_to_the_wall() {
+        // As in llama.cpp#3649: 503 tokens come out and 42 drafts are rejected; 545 is never the numerator.
+        let mut log = vec![arrived(0, 0), admitted(0, 0), token(50, 0), step(50, [10, 0, 0], plain(49, 1))];
+        let mut at = 50;
+        for _ in 0..42 {
+            at += 60;
+            log.extend([drafted(at, 0, 2, 2, 1, true), step(at, [0, 1, 2], drafting(10, 45, 5))]);
+        }
+        for _ in 0..418 {
+            at += 40;
+            log.extend([token(at, 0), step(at, [0, 1, 0], plain(38, 2))]);
+        }
+        log.push(finished(at, 0, 503));
+        let summary = Summary::of(&[Pass::of(&milliseconds(log))]);
+        let seconds = (50 + 42 * 60 + 418 * 40) as f64 / 1e3;
+        assert_eq!(
+            (summary.counts.output_tokens, summary.acceptance.rejected, summary.counts.miscounted),
+            (503, 42, 0)
+        );
+        check("output", summary.throughput.output_tok_s, 503.0 / seconds);
+        check("decode", summary.phases.decode_tok_s, 502.0 / (seconds - 0.05));
+        let busy = summary.phases.busy_share.unwrap();
+        assert!((busy - 1.0).abs() <= 0.02, "{busy}");
+        assert_eq!(summary.phases.mixed_share, Some(0.0));
+    }
+
+    #[test]
+    fn an_empty_or_idle_log_has_no_rates_and_does_not_panic() {
+        for log in [vec![], vec![arrived(3, 0)], vec![arrived(3, 0), rejected(3, 0)]] {
+            let summary = Summary::of(&[Pass::of(&log)]);
+            assert_eq!(summary.throughput.output_tok_s, None);
+            assert_eq!(summary.phases.decode_tok_s, None);
+            assert_eq!((summary.latency.ttft_ms, summary.latency.jitter, summary.acceptance.tau), (None, None, 1.0));
+        }
+        assert_eq!(Summary::of(&[]).counts, Counts::default());
+    }
+
+    #[test]
+    fn a_summary_is_derived_again_from_a_stored_pass() {
+        let pass = Pass::of(&eventful());
+        let stored = serde_json::to_string(&pass).unwrap();
+        let summary = Summary::of(&[serde_json::from_str(&stored).unwrap()]);
+        assert_eq!(summary, Summary::of(&[pass]));
+        // Floats are written so that they are read back to the bit, or a record could not be compared by equality.
+        let text = serde_json::to_string(&summary).unwrap();
+        let again: Summary = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&again).unwrap(), text);
+    }
+}

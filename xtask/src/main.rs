@@ -1,0 +1,52 @@
+//! Automation of the workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask equivalence`.
+//!
+//! Nothing here is part of the measured program, and every task can be repeated by hand: a command that a task
+//! starts is printed before it runs.
+
+mod ci;
+mod command;
+mod tidy;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  ci           everything that has to pass before a change is merged
+  tidy         the rules of the house that the compiler does not know
+  equivalence  the full product of the test that speculative output equals plain output
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match perform(&words) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Three words need no argument parser, and the first `cargo xtask` after a clone builds quicker without one.
+fn perform(words: &[String]) -> Result<ExitCode> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies outside the workspace")?;
+    let passed = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["ci"] => ci::run(root),
+        ["tidy"] => tidy::run(root)?,
+        ["equivalence"] => command::run(&mut equivalence(root)).map(|()| true)?,
+        _ => {
+            eprint!("{USAGE}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The feature widens the test from all pairs of axis values to all combinations.
+fn equivalence(root: &Path) -> Command {
+    command::cargo(root, "test --release --locked -p specquant-cli --features full-equivalence --test equivalence")
+}
