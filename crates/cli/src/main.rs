@@ -1,1 +1,49 @@
-fn main(){}
+//! The command `specquant`: what speculative decoding and weight formats are worth on one model pair and machine.
+//!
+//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 wrong output, 2 bad input, 130 interrupted.
+
+mod args;
+mod device;
+mod generate;
+mod inspect;
+mod interrupt;
+mod overlay;
+mod quality;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command, ModelCommand};
+
+/// How a command ended that was not stopped by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// It did what was asked.
+    Done,
+    /// It found wrong output.
+    Wrong,
+    /// The user interrupted it.
+    Interrupted,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let ended = match args.command.unwrap_or_else(|| Command::Run(args.run)) {
+        Command::Run(run) => run::run(&run, args.json),
+        Command::Generate(generate) => generate::generate(&generate, args.json),
+        Command::Quality(quality) => quality::quality(&quality, args.json),
+        Command::Model { command: ModelCommand::Info { model } } => inspect::info(&model, args.json),
+        Command::Model { command: ModelCommand::Logits(logits) } => inspect::logits(&logits, args.json),
+    };
+    match ended {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Wrong) => ExitCode::from(1),
+        Ok(Ended::Interrupted) => ExitCode::from(130),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -151,9 +151,7 @@ impl Dist {
             Dist::Sparse { ids, weights, total } => {
                 ids.binary_search(&id).map_or(0.0, |i| f64::from(weights[i]) / total)
             }
-            Dist::Dense { weights, total } => {
-                weights.get(id as usize).map_or(0.0, |&weight| f64::from(weight) / total)
-            }
+            Dist::Dense { weights, total } => weights.get(id as usize).map_or(0.0, |&weight| f64::from(weight) / total),
         }
     }
 

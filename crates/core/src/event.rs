@@ -44,7 +44,7 @@ pub enum EventKind {
         /// Tokens whose keys and values must be computed again.
         recompute: usize,
     },
-    /// The engine ran one step.
+    /// The engine ran one step; `at` is its end, and the tokens that it gave are stamped no later.
     Step {
         /// Token rows that the target ran, by kind.
         rows: Rows,

@@ -88,13 +88,7 @@ impl Default for RunSpec {
 
 impl Default for Workload {
     fn default() -> Self {
-        Workload {
-            prompts: "bundled".into(),
-            num_prompts: 24,
-            max_new_tokens: 64,
-            ignore_eos: false,
-            stop: Vec::new(),
-        }
+        Workload { prompts: "bundled".into(), num_prompts: 24, max_new_tokens: 64, ignore_eos: false, stop: Vec::new() }
     }
 }
 

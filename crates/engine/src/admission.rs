@@ -45,8 +45,10 @@ impl Engine<'_> {
             Some(format!("token {id} lies beyond the vocabulary of {}", info.vocab))
         } else if prompt.len() >= info.context {
             Some(format!("a prompt of {} tokens leaves no room in a context of {}", prompt.len(), info.context))
-        } else if most_slots(seq) > slots {
-            Some(format!("it may need {} KV slots and the pool has {slots}", most_slots(seq)))
+        } else if seq.request.max_new_tokens == 0 {
+            Some("it asks for no token".into())
+        } else if seq.most_slots() > slots {
+            Some(format!("it may need {} KV slots and the pool has {slots}", seq.most_slots()))
         } else {
             None
         }
@@ -55,7 +57,7 @@ impl Engine<'_> {
     /// Moves requests from the queue to the running set while the limit and the pool allow.
     pub(crate) fn admit(&mut self) {
         while let Some(seq) = self.waiting.front() {
-            let limit = Limit { max_len: most_slots(seq) };
+            let limit = Limit { max_len: seq.most_slots() };
             let held = if self.running.len() >= self.policy.limit {
                 Some(Held::BatchFull)
             } else {
@@ -69,6 +71,7 @@ impl Engine<'_> {
                 }
                 return;
             }
+            self.held = None;
             self.log(EventKind::Admitted { request });
             self.running.extend(self.waiting.pop_front());
         }
@@ -98,9 +101,4 @@ impl Engine<'_> {
         self.parts.kv.free(seq.id);
         self.parts.proposer.close(seq.id);
     }
-}
-
-/// Slots of a sequence at its longest: the last token ends it and is never run.
-fn most_slots(seq: &Sequence) -> usize {
-    seq.longest.saturating_sub(1)
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use specquant_core::{Batch, Dist, Model, Run, Scores, Score, SeqId, Use, dist};
+use specquant_core::{Batch, Dist, Model, Run, Score, Scores, SeqId, Use, dist};
 use specquant_kv::{Allocator, Full, Keep, Limit};
 
 use crate::{Ask, Draft, Proposer, Sequence};
@@ -103,7 +103,7 @@ impl Proposer for DraftModel<'_> {
         if seq.tokens.len() > context {
             return Err(Full);
         }
-        let max_len = seq.longest.min(context);
+        let max_len = seq.most_slots().min(context);
         self.kv.open(seq.id, &seq.tokens, Limit { max_len })?;
         self.states.insert(seq.id, State::default());
         Ok(())

@@ -1,7 +1,8 @@
 //! The step: propose, forward, verify, keep. One batch, one target forward, whatever the sequences are doing.
 //!
-//! The output of a sequence depends on its own tokens, sampling and seed alone: neither on its neighbours nor, for
-//! greedy decoding, on the drafts.
+//! The output of a sequence depends on its own tokens, sampling and seed alone: for greedy decoding neither on the drafts
+//! nor on its neighbours. A sampled one takes other random numbers of its own, under the same law, where neighbours in a
+//! full pool cost it a draft.
 
 use std::collections::VecDeque;
 

@@ -9,6 +9,7 @@ use specquant_core::{
 };
 
 /// How a fake model makes logits.
+#[derive(Clone)]
 pub(crate) enum Rule {
     /// The same logit for every token.
     Uniform,
@@ -26,6 +27,20 @@ pub(crate) enum Rule {
         /// Share of the other logits.
         noise: f32,
     },
+    /// The target's logits, turned upside down at some positions: there the best token is the target's worst.
+    Wrong {
+        /// Seed and spread of the target.
+        target: (u64, f32),
+        /// The positions whose prediction is wrong.
+        at: Vec<usize>,
+    },
+    /// Logits of a few whole numbers, so that nearly every row has an exact tie for its best token.
+    Ties {
+        /// Two models with one seed are the same model.
+        seed: u64,
+        /// How many different logits there are.
+        levels: u8,
+    },
     /// Always continues with the given tokens, by position.
     Script(Vec<u32>),
 }
@@ -37,6 +52,8 @@ pub(crate) struct Fake {
     pub(crate) cache: Vec<Option<(u32, usize)>>,
     /// Rows run so far.
     pub(crate) rows: usize,
+    /// Calls of `forward` that still succeed.
+    pub(crate) forwards_left: usize,
 }
 
 impl Fake {
@@ -55,7 +72,7 @@ impl Fake {
             device: "none".into(),
             memory: Memory::default(),
         };
-        Fake { rule, info, cache: vec![None; kv_slots], rows: 0 }
+        Fake { rule, info, cache: vec![None; kv_slots], rows: 0, forwards_left: usize::MAX }
     }
 
     pub(crate) fn uniform(vocab: usize) -> Fake {
@@ -75,6 +92,11 @@ impl Fake {
             Rule::Mixed { target: (seed, spread), noise } => {
                 random(*seed, *spread).zip(random(*seed + 1, *spread)).map(|(a, b)| a + noise * b).collect()
             }
+            Rule::Wrong { target: (seed, spread), at } => {
+                let sign = if at.contains(&history.len()) { -1.0 } else { 1.0 };
+                random(*seed, *spread).map(|logit| sign * logit).collect()
+            }
+            Rule::Ties { seed, levels } => random(*seed, f32::from(*levels)).map(f32::floor).collect(),
             Rule::Script(tokens) => {
                 let next = tokens[history.len() % tokens.len()];
                 (0..vocab).map(|id| if id == next as usize { 100.0 } else { -100.0 }).collect()
@@ -99,6 +121,8 @@ impl Model for Fake {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<Scores>> {
+        ensure!(self.forwards_left > 0, "the fake model was told to fail");
+        self.forwards_left -= 1;
         let mut answers = Vec::new();
         for run in &batch.runs {
             let end = run.start + run.tokens.len();

@@ -14,6 +14,8 @@ mod fake;
 mod proposer;
 mod quality;
 mod sequence;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 pub use clock::{Virtual, Wall};

@@ -18,7 +18,7 @@ pub struct Sequence {
     /// The slot of each computed token.
     pub slots: Vec<u32>,
     /// The most tokens that `tokens` may come to hold.
-    pub(crate) longest: usize,
+    longest: usize,
     /// Whether the proposer has opened it.
     pub(crate) drafted: bool,
     decoder: Decoder,
@@ -61,6 +61,11 @@ impl Sequence {
     /// Tokens that may still be generated.
     pub fn remaining(&self) -> usize {
         self.longest - self.tokens.len()
+    }
+
+    /// Slots at its longest: the last token ends it and is never run.
+    pub(crate) fn most_slots(&self) -> usize {
+        self.longest.saturating_sub(1)
     }
 
     /// The request's random numbers.

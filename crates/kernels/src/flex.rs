@@ -88,7 +88,7 @@ impl Backend for Flex {
         // SAFETY: as in `linear`.
         unsafe {
             filled([rows.len(), heads.query * heads.dim], |y| {
-                attend(values(&qkv), heads, (store, layer), rows, team, y);
+                attend(values(&qkv), heads, store, layer, rows, team, y);
             })
         }
     }
@@ -130,4 +130,76 @@ unsafe fn filled(shape: [usize; 2], fill: impl FnOnce(*mut f32)) -> Tensor<Flex,
     unsafe { values.set_len(elements) };
     let primitive = FlexTensor::from_data(TensorData::new(values, shape));
     Tensor::from_primitive(TensorPrimitive::Float(primitive))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+    use burn::tensor::{Tensor, TensorData};
+    use specquant_core::{KvDtype, WeightFormat};
+
+    use crate::testing::{bits, host, numbers, teams, tensor};
+    use crate::{Backend, DenseMatrix, Dtype, Heads, Isa, KvShape, RopeTable, Team};
+
+    #[test]
+    fn no_operation_changes_its_inputs() {
+        let heads = Heads { query: 4, kv: 2, dim: 16 };
+        let table = RopeTable::new(&RopeTable::inv_freq(1e4, 16), 64);
+        let (slots, positions) = ([3u32, 1, 2], [9u32, 10, 11]);
+        let values = numbers(1, 3 * heads.width());
+        for team in teams(&[1, 2]) {
+            let x = tensor(&values, heads.width());
+            let bytes = vec![0x3c; 5 * heads.width() * 2];
+            let matrix = DenseMatrix { name: "w", outputs: 5, inputs: heads.width(), dtype: Dtype::F16, bytes: &bytes };
+            let w = Flex::pack(&[matrix], WeightFormat::F16, &team).unwrap();
+            let gain = Tensor::<Flex, 1>::ones([heads.width()], &Default::default());
+            let shape = KvShape { layers: 1, slots: 4, kv_heads: 2, head_dim: 16, dtype: KvDtype::F16 };
+            let mut store = Flex::kv_store(shape, &team).unwrap();
+            Flex::kv_write(&x, &heads, &mut store, 0, &slots, &team);
+            let results = [
+                Flex::linear(x.clone(), &w, &team),
+                Flex::norm(&x, &gain, 1e-5, &team),
+                Flex::rope(x.clone(), &heads, &table, &positions, &team),
+                Flex::attend(&x, &heads, &store, 0, &[&slots[..1], &slots[..2], &slots], &team),
+                Flex::silu_mul(x.clone(), &team),
+            ];
+            assert_eq!(bits(&host(x)), bits(&values), "{team:?}");
+            assert!(results.into_iter().all(|y| host(y).iter().all(|y| y.is_finite())), "{team:?}");
+        }
+    }
+
+    #[test]
+    fn views_count_as_the_rows_that_they_show() {
+        let heads = Heads { query: 1, kv: 1, dim: 8 };
+        let table = RopeTable::new(&RopeTable::inv_freq(1e4, 8), 64);
+        let team = Team::new(2, Isa::detect()).unwrap();
+        let values = numbers(1, 6 * heads.width());
+        let whole = tensor(&values, heads.width());
+        let view = || whole.clone().slice([2..4, 0..heads.width()]);
+        let copy = || tensor(&values[2 * heads.width()..4 * heads.width()], heads.width());
+        let same = |a: Tensor<Flex, 2>, b: Tensor<Flex, 2>| assert_eq!(bits(&host(a)), bits(&host(b)));
+        same(Flex::silu_mul(view(), &team), Flex::silu_mul(copy(), &team));
+        same(Flex::rope(view(), &heads, &table, &[5, 6], &team), Flex::rope(copy(), &heads, &table, &[5, 6], &team));
+        // A transposed view is not contiguous.
+        let square = numbers(2, 24 * 24);
+        let flipped: Vec<f32> = (0..24 * 24).map(|i| square[i % 24 * 24 + i / 24]).collect();
+        same(Flex::silu_mul(tensor(&square, 24).transpose(), &team), Flex::silu_mul(tensor(&flipped, 24), &team));
+        assert_eq!(bits(&host(whole)), bits(&values));
+    }
+
+    #[test]
+    fn a_shared_tensor_is_copied_and_an_own_one_changed_in_place() {
+        let heads = Heads { query: 1, kv: 1, dim: 8 };
+        let table = RopeTable::new(&RopeTable::inv_freq(1e4, 8), 64);
+        let team = Team::new(1, Isa::detect()).unwrap();
+        let x: Tensor<Flex, 2> = Tensor::from_data(TensorData::new(numbers(1, 24), [1, 24]), &Default::default());
+        let address = |x: &Tensor<Flex, 2>| x.clone().into_primitive().tensor().bytes().as_ptr() as usize;
+        let before = address(&x);
+        let held = x.clone();
+        let turned = Flex::rope(x, &heads, &table, &[1], &team);
+        assert_ne!(address(&turned), before);
+        drop(turned);
+        let turned = Flex::rope(held, &heads, &table, &[1], &team);
+        assert_eq!(address(&turned), before);
+    }
 }

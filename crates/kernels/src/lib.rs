@@ -7,6 +7,8 @@
 // Vector intrinsics, threads that share a borrowed job and memory maps cannot be had without `unsafe`; the workspace
 // denies it everywhere else.
 #![allow(unsafe_code)]
+// A kernel and what launches it name every operand, and blocks of registers are arrays that loops index.
+#![allow(clippy::too_many_arguments, clippy::needless_range_loop)]
 
 mod attention;
 mod backend;
@@ -23,6 +25,8 @@ mod rope;
 mod silu;
 mod simd;
 mod team;
+#[cfg(test)]
+mod testing;
 
 pub use backend::{Backend, DenseMatrix, Dtype, Heads, KvShape};
 pub use isa::Isa;

@@ -175,3 +175,141 @@ unsafe fn lookup<E: Element>(w: &PackedMatrix, ids: &[u32], team: &Team, y: *mut
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+    use specquant_core::WeightFormat;
+
+    use crate::testing::{bits, close, host, numbers, teams, tensor};
+    use crate::{Backend, DenseMatrix, Dtype, Isa, PackedMatrix, Team};
+
+    const FORMATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
+
+    /// The weights as `format` holds them.
+    fn rounded(weights: &[f32], format: WeightFormat) -> Vec<f32> {
+        let round = |w: &f32| match format {
+            WeightFormat::F32 => *w,
+            WeightFormat::F16 => f16::from_f32(*w).to_f32(),
+            WeightFormat::Bf16 => bf16::from_f32(*w).to_f32(),
+        };
+        weights.iter().map(round).collect()
+    }
+
+    fn packed(weights: &[f32], inputs: usize, format: WeightFormat, team: &Team) -> PackedMatrix {
+        let bytes: Vec<u8> = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let outputs = weights.len() / inputs;
+        let matrix = DenseMatrix { name: "w", outputs, inputs, dtype: Dtype::F32, bytes: &bytes };
+        Flex::pack(&[matrix], format, team).unwrap()
+    }
+
+    /// The documented order, one element at a time; `pieces` sums of K are added up in the end.
+    fn chain(x: &[f32], weights: &[f32], isa: Isa, pieces: usize) -> Vec<f32> {
+        let inputs = weights.len() / (weights.len() / x.len());
+        let dot = |w: &[f32]| {
+            let sum = |range: std::ops::Range<usize>| {
+                range.fold(0f32, |acc, k| match isa {
+                    Isa::Scalar => w[k] * x[k] + acc,
+                    Isa::Avx2 | Isa::Avx512 => w[k].mul_add(x[k], acc),
+                })
+            };
+            let cut = |piece: usize| piece * inputs / pieces;
+            (0..pieces).map(|piece| sum(cut(piece)..cut(piece + 1))).reduce(|a, b| a + b).unwrap()
+        };
+        weights.chunks_exact(inputs).map(dot).collect()
+    }
+
+    fn check(team: &Team, format: WeightFormat, [rows, inputs, outputs]: [usize; 3]) {
+        let what = format!("{team:?} {format} [{rows}, {inputs}] -> {outputs}");
+        let (x, weights) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
+        let w = packed(&weights, inputs, format, team);
+        let y = host(Flex::linear(tensor(&x, inputs), &w, team));
+        let weights = rounded(&weights, format);
+        for (row, x) in x.chunks_exact(inputs).enumerate() {
+            let y = &y[row * outputs..][..outputs];
+            assert_eq!(bits(y), bits(&chain(x, &weights, team.isa(), 1)), "{what}, row {row}");
+            let alone = host(Flex::linear(tensor(x, inputs), &w, team));
+            assert_eq!(bits(y), bits(&alone), "{what}, row {row} alone");
+            let products = |w: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).collect::<Vec<_>>();
+            let exact: Vec<f64> = weights.chunks_exact(inputs).map(|w| products(w).iter().sum()).collect();
+            let size = weights.chunks_exact(inputs).map(|w| products(w).iter().map(|p| p.abs()).sum::<f64>());
+            let bound = size.fold(0.0, f64::max) * (inputs as f64).sqrt() * f64::from(f32::EPSILON);
+            close(&what, y, &exact, bound);
+        }
+    }
+
+    #[test]
+    fn every_element_is_one_chain_over_k_for_every_shape_format_path_and_thread_count() {
+        for team in teams(&[1, 2, 3]) {
+            for format in FORMATS {
+                for inputs in [1, 7, 256, 2048] {
+                    for outputs in [1, 15, 16, 33, 129] {
+                        check(&team, format, [2, inputs, outputs]);
+                    }
+                }
+                for rows in 1..=17 {
+                    check(&team, format, [rows, 37, 83]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_over_k_in_two_pieces_has_other_bits() {
+        let (x, weights) = (numbers(1, 256), numbers(2, 64 * 256));
+        for team in teams(&[1]) {
+            let whole = chain(&x, &weights, team.isa(), 1);
+            assert_ne!(bits(&whole), bits(&chain(&x, &weights, team.isa(), 2)), "{team:?}");
+        }
+    }
+
+    #[test]
+    fn paths_agree_to_rounding() {
+        let (x, weights) = (numbers(1, 3 * 2048), numbers(2, 100 * 2048));
+        let results: Vec<Vec<f32>> = teams(&[2])
+            .iter()
+            .map(|team| host(Flex::linear(tensor(&x, 2048), &packed(&weights, 2048, WeightFormat::F16, team), team)))
+            .collect();
+        for other in &results[1..] {
+            let expected: Vec<f64> = other.iter().map(|y| f64::from(*y)).collect();
+            close("scalar against a vector path", &results[0], &expected, 2e-3);
+        }
+    }
+
+    #[test]
+    fn parts_are_stacked_along_the_outputs_and_rows_are_looked_up_exactly() {
+        let (inputs, q, k) = (24, numbers(1, 20 * 24), numbers(2, 5 * 24));
+        let bytes = |w: &[f32]| w.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let (q_bytes, k_bytes) = (bytes(&q), bytes(&k));
+        let part = |outputs, bytes| DenseMatrix { name: "part", outputs, inputs, dtype: Dtype::F32, bytes };
+        let stacked: Vec<f32> = [q.clone(), k.clone()].concat();
+        for team in teams(&[1, 3]) {
+            for format in FORMATS {
+                let w = Flex::pack(&[part(20, &q_bytes), part(5, &k_bytes)], format, &team).unwrap();
+                let x = numbers(3, inputs);
+                let y = host(Flex::linear(tensor(&x, inputs), &w, &team));
+                assert_eq!(bits(&y), bits(&chain(&x, &rounded(&stacked, format), team.isa(), 1)));
+                let rows = host(Flex::embed(&w, &[24, 0, 19, 20, 20], &team));
+                let rounded = rounded(&stacked, format);
+                let expected: Vec<f32> =
+                    [24, 0, 19, 20, 20].iter().flat_map(|id| rounded[id * inputs..][..inputs].to_vec()).collect();
+                assert_eq!(bits(&rows), bits(&expected), "{team:?} {format}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn bits_never_depend_on_the_shape_of_the_call(
+            rows in 1usize..20, inputs in 1usize..300, outputs in 1usize..200, threads in 1usize..4, format in 0usize..3
+        ) {
+            for team in teams(&[threads]) {
+                check(&team, FORMATS[format], [rows, inputs, outputs]);
+            }
+        }
+    }
+}

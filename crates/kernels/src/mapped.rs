@@ -32,3 +32,19 @@ impl Deref for Mapped {
         &self.map
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::Mapped;
+
+    #[test]
+    fn a_map_is_the_files_bytes() {
+        for bytes in [&b""[..], b"weights"] {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(bytes).unwrap();
+            assert_eq!(&*Mapped::new(&file).unwrap(), bytes);
+        }
+    }
+}

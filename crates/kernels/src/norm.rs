@@ -48,3 +48,34 @@ unsafe fn row<S: Simd>(x: &[f32], weight: *const f32, eps: f32, y: *mut f32) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+    use burn::tensor::{Tensor, TensorData};
+
+    use crate::Backend;
+    use crate::testing::{bits, close, host, numbers, teams, tensor};
+
+    #[test]
+    fn norm_is_right_and_a_row_has_the_same_bits_in_any_company() {
+        for team in teams(&[1, 2, 3]) {
+            for width in [1, 5, 8, 30, 256, 1000] {
+                let what = format!("{team:?}, width {width}");
+                let (rows, weight, eps) = (9, numbers(1, width), 1e-5f32);
+                let x = numbers(2, rows * width);
+                let gain = Tensor::<Flex, 1>::from_data(TensorData::new(weight.clone(), [width]), &Default::default());
+                let y = host(Flex::norm(&tensor(&x, width), &gain, eps, &team));
+                for (x, y) in x.chunks_exact(width).zip(y.chunks_exact(width)) {
+                    let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+                    let root = (squares / width as f64 + f64::from(eps)).sqrt();
+                    let expected: Vec<f64> =
+                        x.iter().zip(&weight).map(|(x, w)| f64::from(*x) / root * f64::from(*w)).collect();
+                    close(&what, y, &expected, 1e-5);
+                    let alone = host(Flex::norm(&tensor(x, width), &gain, eps, &team));
+                    assert_eq!(bits(y), bits(&alone), "{what}");
+                }
+            }
+        }
+    }
+}

@@ -157,3 +157,128 @@ impl fmt::Debug for PackedMatrix {
         write!(out, "PackedMatrix([{}, {}], {})", self.outputs, self.inputs, self.format)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+    use half::{bf16, f16};
+    use specquant_core::WeightFormat;
+
+    use super::PackedMatrix;
+    use crate::testing::{bits, host, numbers, teams};
+    use crate::{Backend, DenseMatrix, Dtype, Isa, Team};
+
+    fn stored(values: &[f32], dtype: Dtype) -> Vec<u8> {
+        let store = |x: &f32| match dtype {
+            Dtype::F32 => x.to_le_bytes().to_vec(),
+            Dtype::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
+            Dtype::Bf16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
+        };
+        values.iter().flat_map(store).collect()
+    }
+
+    /// What packing `value`, among others, says.
+    fn refusal(value: f32, dtype: Dtype, format: WeightFormat) -> Result<(), String> {
+        let mut values = numbers(1, 40 * 3);
+        values[50] = value;
+        let bytes = stored(&values, dtype);
+        let whole = DenseMatrix { name: "fits", outputs: 20, inputs: 3, dtype: Dtype::F32, bytes: &[0; 240] };
+        let matrix = DenseMatrix { name: "layers.3.up", outputs: 40, inputs: 3, dtype, bytes: &bytes };
+        let team = Team::new(2, Isa::Scalar).unwrap();
+        PackedMatrix::new(&[whole, matrix], format, &team).map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_stored_format_is_lossless_at_any_alignment_and_others_round_to_nearest_even() {
+        let (outputs, inputs) = (19, 11);
+        let mut values = numbers(4, outputs * inputs);
+        // Half way between two f16, an f16 subnormal, and signed zero.
+        values[..4].copy_from_slice(&[1.0 + 1.0 / 2048.0, 3e-7, -0.0, 60000.0]);
+        for team in teams(&[1, 2]) {
+            for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+                let mut bytes = vec![0];
+                bytes.extend(stored(&values, dtype));
+                let matrix = DenseMatrix { name: "w", outputs, inputs, dtype, bytes: &bytes[1..] };
+                let as_stored = |x: &f32| match dtype {
+                    Dtype::F32 => *x,
+                    Dtype::F16 => f16::from_f32(*x).to_f32(),
+                    Dtype::Bf16 => bf16::from_f32(*x).to_f32(),
+                };
+                for format in [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16] {
+                    let expected: Vec<f32> = values
+                        .iter()
+                        .map(|x| match format {
+                            WeightFormat::F32 => as_stored(x),
+                            WeightFormat::F16 => f16::from_f32(as_stored(x)).to_f32(),
+                            WeightFormat::Bf16 => bf16::from_f32(as_stored(x)).to_f32(),
+                        })
+                        .collect();
+                    let w = PackedMatrix::new(&[matrix], format, &team).unwrap();
+                    let ids: Vec<u32> = (0..outputs as u32).collect();
+                    let rows = host(Flex::embed(&w, &ids, &team));
+                    assert_eq!(bits(&rows), bits(&expected), "{team:?} {dtype:?} as {format}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_that_would_become_infinite_is_refused_by_name() {
+        let check = |value, dtype, format, expected: Result<(), &str>| {
+            assert_eq!(refusal(value, dtype, format), expected.map_err(str::to_owned), "{value} as {format}");
+        };
+        check(65504.0, Dtype::F32, WeightFormat::F16, Ok(()));
+        check(65519.9, Dtype::F32, WeightFormat::F16, Ok(()));
+        check(
+            65520.0,
+            Dtype::F32,
+            WeightFormat::F16,
+            Err("`layers.3.up` holds 6.552e4, which f16 cannot (it would become infinite): choose bf16 or f32 weights"),
+        );
+        check(
+            -1e30,
+            Dtype::Bf16,
+            WeightFormat::F16,
+            Err(
+                "`layers.3.up` holds -1.00025555e30, which f16 cannot (it would become infinite): choose bf16 or f32 weights",
+            ),
+        );
+        check(-1e30, Dtype::Bf16, WeightFormat::F32, Ok(()));
+        check(
+            f32::MAX,
+            Dtype::F32,
+            WeightFormat::Bf16,
+            Err("`layers.3.up` holds 3.4028235e38, which bf16 cannot (it would become infinite): choose f32 weights"),
+        );
+        check(f32::INFINITY, Dtype::F32, WeightFormat::F16, Ok(()));
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_refused_by_name() {
+        let team = Team::new(1, Isa::Scalar).unwrap();
+        let part = |name, outputs, inputs, bytes| DenseMatrix { name, outputs, inputs, dtype: Dtype::F32, bytes };
+        let check = |parts: &[DenseMatrix<'_>], expected: &str| {
+            let error = PackedMatrix::new(parts, WeightFormat::F32, &team).unwrap_err().to_string();
+            assert_eq!(error, expected);
+        };
+        check(&[], "a packed matrix needs at least one part");
+        check(&[part("q", 2, 0, &[])], "`q` is empty: [2, 0]");
+        check(&[part("q", 2, 3, &[0; 20])], "`q` [2, 3] needs 24 bytes as F32 and has 20");
+        check(
+            &[part("q", 1, 3, &[0; 12]), part("k", 1, 2, &[0; 8])],
+            "`k` has 2 inputs and cannot be stacked on `q` with 3",
+        );
+    }
+
+    #[test]
+    fn bytes_are_the_formats_bits_plus_the_declared_padding() {
+        for team in teams(&[1]) {
+            for (format, size) in [(WeightFormat::F32, 4), (WeightFormat::F16, 2), (WeightFormat::Bf16, 2)] {
+                let matrix = DenseMatrix { name: "w", outputs: 70, inputs: 9, dtype: Dtype::F16, bytes: &[0; 1260] };
+                let w = PackedMatrix::new(&[matrix], format, &team).unwrap();
+                assert_eq!(w.bytes() - w.padding(), 70 * 9 * size, "{team:?} {format}");
+                assert!(w.padding() < team.isa().panel() * 9 * size);
+            }
+        }
+    }
+}

@@ -85,3 +85,65 @@ unsafe fn row<S: Simd>(x: *mut f32, heads: usize, cos: &[f32], sin: &[f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+
+    use super::RopeTable;
+    use crate::testing::{bits, close, host, numbers, teams, tensor};
+    use crate::{Backend, Heads};
+
+    /// Row by row in f64; only the angle is the f32 product that the table documents.
+    fn expected(qkv: &[f32], heads: &Heads, positions: &[u32]) -> Vec<f64> {
+        let mut out: Vec<f64> = qkv.iter().map(|x| f64::from(*x)).collect();
+        let half = heads.dim / 2;
+        for (row, position) in out.chunks_exact_mut(heads.width()).zip(positions) {
+            for head in row.chunks_exact_mut(heads.dim).take(heads.query + heads.kv) {
+                for i in 0..half {
+                    let freq = 1e4f64.powf(-((2 * i) as f64) / heads.dim as f64);
+                    let (sin, cos) = (f64::from(*position) * freq).sin_cos();
+                    let (a, b) = (head[i], head[i + half]);
+                    (head[i], head[i + half]) = (a * cos - b * sin, b * cos + a * sin);
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn queries_and_keys_turn_in_pairs_and_values_do_not() {
+        for team in teams(&[1, 2, 3]) {
+            for heads in [Heads { query: 3, kv: 1, dim: 32 }, Heads { query: 4, kv: 2, dim: 10 }] {
+                let positions = [0, 1, 5, 300, 7, 511];
+                let table = RopeTable::new(&RopeTable::inv_freq(1e4, heads.dim), 512);
+                let qkv = numbers(1, positions.len() * heads.width());
+                let given = tensor(&qkv, heads.width());
+                let turned = host(Flex::rope(given.clone(), &heads, &table, &positions, &team));
+                // An f32 angle near 511 is off by up to 3e-5 of a radian.
+                close(&format!("{team:?} {heads:?}"), &turned, &expected(&qkv, &heads, &positions), 2e-4);
+                assert_eq!(bits(&host(given)), bits(&qkv), "a tensor that someone else holds must not change");
+                assert_eq!(bits(&turned[..heads.width()]), bits(&qkv[..heads.width()]), "position 0 turns nothing");
+                for (row, position) in positions.iter().enumerate() {
+                    let own = row * heads.width()..(row + 1) * heads.width();
+                    let alone = tensor(&qkv[own.clone()], heads.width());
+                    let alone = host(Flex::rope(alone, &heads, &table, &[*position], &team));
+                    assert_eq!(bits(&alone), bits(&turned[own]), "{team:?}, row {row} alone");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_is_what_hugging_face_computes() {
+        // torch: inv = 1.0 / (10000.0 ** (torch.arange(0, 32, 2).float() / 32)), angle = 511.0 * inv
+        let inv = RopeTable::inv_freq(1e4, 32);
+        assert_eq!(inv[0], 1.0);
+        assert_eq!(inv[8], 0.01);
+        assert!((inv[1] - 0.562_341_33).abs() < 1e-7, "{}", inv[1]);
+        let table = RopeTable::new(&inv, 512);
+        assert_eq!(table.positions(), 512);
+        assert_eq!(table.cos[511 * 16 + 8], f64::from(511.0f32 * inv[8]).cos() as f32);
+        assert_eq!(table.sin[511 * 16 + 8], f64::from(511.0f32 * inv[8]).sin() as f32);
+    }
+}

@@ -45,3 +45,45 @@ unsafe fn row<S: Simd>(gate: *const f32, width: usize, y: *mut f32) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+
+    use crate::Backend;
+    use crate::testing::{bits, close, host, numbers, teams, tensor};
+
+    #[test]
+    fn silu_mul_is_right_and_lanes_and_tails_agree() {
+        for team in teams(&[1, 2, 3]) {
+            for width in [1, 7, 8, 21, 640] {
+                let x = numbers(1, 7 * 2 * width);
+                let y = host(Flex::silu_mul(tensor(&x, 2 * width), &team));
+                for (x, y) in x.chunks_exact(2 * width).zip(y.chunks_exact(width)) {
+                    let silu_mul = |i: usize| {
+                        let (g, up) = (f64::from(x[i]), f64::from(x[width + i]));
+                        g / (1.0 + (-g).exp()) * up
+                    };
+                    let expected: Vec<f64> = (0..width).map(silu_mul).collect();
+                    close(&format!("{team:?}, width {width}"), y, &expected, 2e-6);
+                    // Each element alone is a tail of one lane.
+                    for i in 0..width {
+                        let alone = host(Flex::silu_mul(tensor(&[x[i], x[width + i]], 2), &team));
+                        assert_eq!(bits(&alone), bits(&y[i..=i]), "{team:?}, width {width}, element {i}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_neither_overflow_nor_hide_a_nan() {
+        for team in teams(&[1]) {
+            for (gate, expected) in [(200.0, 200.0), (-200.0, 0.0), (-88.0, 0.0), (0.0, 0.0), (f32::MAX, f32::MAX)] {
+                let y = host(Flex::silu_mul(tensor(&[gate, 1.0], 2), &team))[0];
+                assert!((y - expected).abs() < 1e-30, "{team:?}: silu({gate}) = {y}");
+            }
+            assert!(host(Flex::silu_mul(tensor(&[f32::NAN, 1.0], 2), &team))[0].is_nan(), "{team:?}");
+        }
+    }
+}

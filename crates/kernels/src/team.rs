@@ -19,8 +19,9 @@ use crate::isa::Isa;
 /// operations of a forward pass and far shorter than a scheduler's slice.
 const SPINS: usize = 4000;
 
-/// Multiply-adds below which a job runs on the caller alone: the other threads would come too late to help.
-const SMALL: usize = 20_000;
+/// Multiply-adds below which a job runs on the caller alone: the other threads would come too late to help. Tests share
+/// every job, so that small shapes try the threads too.
+const SMALL: usize = if cfg!(test) { 1 } else { 20_000 };
 
 /// A handle on the workers; clones share them, and they end when the last handle is dropped.
 #[derive(Clone)]
@@ -235,5 +236,141 @@ impl<T> Output<T> {
     /// A method, because a closure that named the field would capture the bare pointer, which is not Sync.
     pub(crate) fn get(&self) -> *mut T {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::Team;
+    use crate::Isa;
+
+    fn team(threads: usize) -> Team {
+        Team::new(threads, Isa::Scalar).unwrap()
+    }
+
+    #[test]
+    fn every_part_runs_exactly_once_in_every_dispatch() {
+        for threads in [1, 2, 3, 7] {
+            let team = team(threads);
+            let counts: Vec<AtomicUsize> = (0..97).map(|_| AtomicUsize::new(0)).collect();
+            let mut expected = vec![0; counts.len()];
+            for round in 0..3000 {
+                let parts = round % 98;
+                team.run(usize::MAX, parts, &|part| {
+                    counts[part].fetch_add(1, Ordering::Relaxed);
+                });
+                expected[..parts].iter_mut().for_each(|n| *n += 1);
+                if round % 1000 == 999 {
+                    // Long enough for the workers to sleep, so that the next dispatch wakes them.
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            let seen: Vec<usize> = counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+            assert_eq!(seen, expected, "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn other_threads_do_take_part() {
+        let team = team(2);
+        let here = std::thread::current().id();
+        let mut elsewhere = 0;
+        for _ in 0..100 {
+            let others = AtomicUsize::new(0);
+            team.run(usize::MAX, 8, &|_| {
+                if std::thread::current().id() != here {
+                    others.fetch_add(1, Ordering::Relaxed);
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            });
+            elsewhere += others.into_inner();
+        }
+        assert!(elsewhere > 0, "a team of two never used its second thread");
+    }
+
+    #[test]
+    fn split_covers_every_item_once() {
+        for (threads, items) in [(1, 5), (2, 0), (2, 1), (3, 7), (3, 1000)] {
+            let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+            team(threads).split(items, 1 << 20, &|range| {
+                range.for_each(|i| {
+                    counts[i].fetch_add(1, Ordering::Relaxed);
+                });
+            });
+            assert!(counts.iter().all(|n| n.load(Ordering::Relaxed) == 1), "{threads} threads, {items} items");
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_after_the_other_parts_and_the_team_survives() {
+        for threads in [1, 3] {
+            let team = team(threads);
+            for failing in [0, 19] {
+                let ended = AtomicUsize::new(0);
+                let outcome = catch_unwind(AssertUnwindSafe(|| {
+                    team.run(usize::MAX, 20, &|part| {
+                        assert_ne!(part, failing, "part {part} fails");
+                        ended.fetch_add(1, Ordering::Relaxed);
+                    });
+                }));
+                let message = outcome.unwrap_err();
+                let message = message.downcast_ref::<String>().unwrap();
+                assert!(message.contains(&format!("part {failing} fails")), "{message}");
+                let expected = if threads == 1 { failing } else { 19 };
+                assert_eq!(ended.into_inner(), expected, "{threads} threads");
+            }
+            let after = AtomicUsize::new(0);
+            team.run(usize::MAX, 50, &|_| {
+                after.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(after.into_inner(), 50);
+        }
+    }
+
+    #[test]
+    fn a_part_may_run_the_team_and_so_may_several_callers() {
+        let team = team(3);
+        let total = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (team, total) = (team.clone(), &total);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        team.run(usize::MAX, 4, &|_| {
+                            team.run(usize::MAX, 5, &|_| {
+                                total.fetch_add(1, Ordering::Relaxed);
+                            });
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(total.into_inner(), 3 * 200 * 4 * 5);
+    }
+
+    #[test]
+    fn workers_end_with_the_last_handle() {
+        let team = team(3);
+        let shared = std::sync::Arc::downgrade(&team.workers.shared);
+        let clone = team.clone();
+        drop(team);
+        clone.run(usize::MAX, 10, &|_| ());
+        assert!(shared.upgrade().is_some());
+        drop(clone);
+        // Dropping joined the threads, each of which held a reference.
+        assert!(shared.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_team_without_threads_or_on_a_missing_path_is_refused() {
+        let message = Team::new(0, Isa::Scalar).unwrap_err().to_string();
+        assert_eq!(message, "a team needs at least one thread");
+        for isa in Isa::ALL {
+            assert_eq!(Team::new(1, isa).is_ok(), isa.is_available(), "{isa}");
+        }
     }
 }

@@ -45,9 +45,8 @@ pub(crate) fn token(at: u64, request: u64) -> Event {
     Event { at, kind: EventKind::Tokens { request, n: 1, drafted: 0, accepted: 0, rejected: false } }
 }
 
-/// The tokens of a step with a draft; five numbers stand in the order of the event's fields.
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn drafted(at: u64, request: u64, n: usize, drafted: usize, accepted: usize, rejected: bool) -> Event {
+/// The `n` tokens of a step with a draft, of which so many were drafted and accepted.
+pub(crate) fn drafted(at: u64, request: u64, n: usize, [drafted, accepted]: [usize; 2], rejected: bool) -> Event {
     Event { at, kind: EventKind::Tokens { request, n, drafted, accepted, rejected } }
 }
 

@@ -206,7 +206,7 @@ mod tests {
         let expected = [(1, 1, 10), (2, 5, 16), (0, 0, 0), (1, 4, 11)];
         let (prefill, decode) = (step(10, [8, 0, 0], plain(9, 1)), step(15, [0, 1, 0], plain(4, 1)));
         let verify = step(26, [0, 1, 4], PhaseTimes { draft: 3, ..plain(7, 1) });
-        let tokens = [token(10, 0), token(15, 0), drafted(26, 0, 4, 4, 3, true)];
+        let tokens = [token(10, 0), token(15, 0), drafted(26, 0, 4, [4, 3], true)];
         let [first, second, third] = tokens.clone();
         let costs = check(
             &[first.clone(), prefill.clone(), second.clone(), decode.clone(), third.clone(), verify.clone()],
@@ -214,7 +214,7 @@ mod tests {
         );
         check(&[prefill.clone(), first, decode.clone(), second, verify.clone(), third], expected);
         // Stamped within the step, before its bookkeeping is done.
-        let early = [token(8, 0), prefill, token(14, 0), decode, drafted(25, 0, 4, 4, 3, true), verify];
+        let early = [token(8, 0), prefill, token(14, 0), decode, drafted(25, 0, 4, [4, 3], true), verify];
         check(&early, expected);
 
         let means = costs.drafting.per_step().unwrap();

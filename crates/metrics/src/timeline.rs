@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn an_emission_of_several_tokens_is_one_gap() {
-        let log = [arrived(0, 0), admitted(0, 0), token(10, 0), drafted(25, 0, 3, 4, 2, true), token(30, 0)];
+        let log = [arrived(0, 0), admitted(0, 0), token(10, 0), drafted(25, 0, 3, [4, 2], true), token(30, 0)];
         let timeline = &timelines(&log)[0];
         assert_eq!(timeline.gaps().collect::<Vec<_>>(), [Gap { ns: 15, n: 3 }, Gap { ns: 5, n: 1 }]);
         assert_eq!(timeline.tpot_ns(), Some(5.0));

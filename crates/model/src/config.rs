@@ -64,9 +64,7 @@ impl Config {
             num_attention_heads: heads,
             num_key_value_heads: fields.whole("num_key_value_heads", 1..=heads)?.unwrap_or(heads),
             head_dim: head_dim(&fields, hidden_size, heads)?,
-            rms_norm_eps: fields
-                .number("rms_norm_eps", 1e-12..=0.1)?
-                .ok_or_else(|| fields.missing("rms_norm_eps"))?,
+            rms_norm_eps: fields.number("rms_norm_eps", 1e-12..=0.1)?.ok_or_else(|| fields.missing("rms_norm_eps"))?,
             rope_theta: rope_theta(&fields)?,
             vocab_size,
             max_position_embeddings: dim("max_position_embeddings")?,
@@ -74,7 +72,7 @@ impl Config {
             eos_token_ids: eos(&fields, generation, vocab_size)?,
         };
         let kv = config.num_key_value_heads;
-        if heads % kv != 0 {
+        if !heads.is_multiple_of(kv) {
             let remedy = format!("must divide num_attention_heads {heads}");
             return Err(fields.refuse("num_key_value_heads", &Value::from(kv), &remedy));
         }
@@ -113,7 +111,8 @@ fn refuse_other_architectures(fields: &Fields) -> Result<()> {
         }
     }
     if let Some(value) = fields.get("quantization_config") {
-        let remedy = "already quantized weights cannot be read; use the F32, F16 or BF16 checkpoint that they came from";
+        let remedy =
+            "already quantized weights cannot be read; use the F32, F16 or BF16 checkpoint that they came from";
         return Err(fields.refuse("quantization_config", value, remedy));
     }
     Ok(())
@@ -122,7 +121,7 @@ fn refuse_other_architectures(fields: &Fields) -> Result<()> {
 fn head_dim(fields: &Fields, hidden_size: usize, heads: usize) -> Result<usize> {
     let dim = match fields.whole("head_dim", 1..=MAX_DIM)? {
         Some(dim) => dim,
-        None if hidden_size % heads == 0 => hidden_size / heads,
+        None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
         None => {
             let remedy = format!("must divide hidden_size {hidden_size} where head_dim is not given");
             return Err(fields.refuse("num_attention_heads", &Value::from(heads), &remedy));
@@ -169,5 +168,131 @@ fn eos(config: &Fields, generation: Option<&[u8]>, vocab: usize) -> Result<Vec<u
     match generation.map(|fields| fields.ids(key, vocab)).transpose()?.flatten() {
         Some(ids) => Ok(ids),
         None => Ok(config.ids(key, vocab)?.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The configuration of the bundled target after `changes`, of which a null takes a field away.
+    fn parse(changes: &Value, generation: Option<&str>) -> Result<Config> {
+        let mut config: Value = serde_json::from_slice(include_bytes!("../../../models/target/config.json")).unwrap();
+        for (key, value) in changes.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        Config::parse(config.to_string().as_bytes(), generation.map(str::as_bytes))
+    }
+
+    fn check(changes: &Value, expected: impl Fn(&mut Config)) {
+        let mut config = Config {
+            hidden_size: 256,
+            intermediate_size: 640,
+            num_hidden_layers: 6,
+            num_attention_heads: 8,
+            num_key_value_heads: 4,
+            head_dim: 32,
+            rms_norm_eps: 1e-5,
+            rope_theta: 10_000.0,
+            vocab_size: 4096,
+            max_position_embeddings: 512,
+            tie_word_embeddings: true,
+            eos_token_ids: vec![0],
+        };
+        expected(&mut config);
+        assert_eq!(parse(changes, None).unwrap(), config, "{changes}");
+    }
+
+    fn refused(changes: &Value, parts: &[&str]) {
+        let message = format!("{:#}", parse(changes, None).unwrap_err());
+        for part in ["config.json"].iter().chain(parts) {
+            assert!(message.contains(part), "{changes}: `{part}` is not in: {message}");
+        }
+    }
+
+    #[test]
+    fn values_are_read_and_defaults_are_those_of_llama() {
+        check(&json!({}), |_| {});
+        check(&json!({ "hidden_act": null, "some_new_field": { "a": 1 } }), |_| {});
+        check(&json!({ "num_key_value_heads": null }), |config| config.num_key_value_heads = 8);
+        check(&json!({ "head_dim": null, "num_attention_heads": 4 }), |config| {
+            (config.head_dim, config.num_attention_heads) = (64, 4);
+        });
+        check(&json!({ "head_dim": 48 }), |config| config.head_dim = 48);
+        check(&json!({ "tie_word_embeddings": null }), |config| config.tie_word_embeddings = false);
+        check(&json!({ "rope_parameters": null }), |_| {});
+        check(&json!({ "rope_parameters": null, "rope_theta": 5e5 }), |config| config.rope_theta = 5e5);
+        check(&json!({ "rope_parameters": {}, "rope_theta": 500_000 }), |config| config.rope_theta = 5e5);
+        check(&json!({ "rope_parameters": { "rope_theta": 77 }, "rope_theta": 5e5 }), |config| {
+            config.rope_theta = 77.0
+        });
+        check(&json!({ "rope_scaling": { "type": "default" } }), |_| {});
+        check(&json!({ "eos_token_id": [3, 5] }), |config| config.eos_token_ids = vec![3, 5]);
+        check(&json!({ "eos_token_id": null }), |config| config.eos_token_ids.clear());
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_named_with_its_value_and_a_remedy() {
+        refused(&json!({ "model_type": "mistral" }), &["model_type", "mistral", "whose model_type is llama"]);
+        refused(&json!({ "model_type": null }), &["model_type is missing"]);
+        refused(&json!({ "hidden_act": "gelu" }), &["hidden_act", "gelu", "SwiGLU"]);
+        refused(&json!({ "attention_bias": true }), &["attention_bias", "without"]);
+        refused(&json!({ "mlp_bias": true }), &["mlp_bias", "without"]);
+        refused(
+            &json!({ "quantization_config": { "bits": 4 } }),
+            &["quantization_config", "bits", "that they came from"],
+        );
+        let scaled = json!({ "rope_type": "llama3", "factor": 8.0 });
+        refused(&json!({ "rope_scaling": scaled }), &["rope_scaling: rope_type", "llama3", "`default`"]);
+        refused(&json!({ "rope_parameters": scaled }), &["rope_parameters: rope_type", "llama3"]);
+        refused(&json!({ "rope_scaling": { "type": "linear" } }), &["type", "linear"]);
+        refused(&json!({ "rope_parameters": { "partial_rotary_factor": 0.5 } }), &["partial_rotary_factor", "0.5"]);
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_or_size_is_named() {
+        let whole = "whole number in 1..=";
+        refused(&json!({ "hidden_size": "256" }), &["hidden_size is \"256\"", whole]);
+        refused(&json!({ "hidden_size": null }), &["hidden_size is missing"]);
+        refused(&json!({ "hidden_size": 0 }), &["hidden_size is 0", whole]);
+        refused(&json!({ "hidden_size": -1 }), &["hidden_size is -1", whole]);
+        refused(&json!({ "hidden_size": 256.5 }), &["hidden_size is 256.5", whole]);
+        refused(&json!({ "hidden_size": 1u64 << 40 }), &["hidden_size", whole]);
+        refused(&json!({ "intermediate_size": 0 }), &["intermediate_size", whole]);
+        refused(&json!({ "num_hidden_layers": 0 }), &["num_hidden_layers", whole]);
+        refused(&json!({ "vocab_size": [] }), &["vocab_size is []", whole]);
+        refused(&json!({ "max_position_embeddings": 0 }), &["max_position_embeddings", whole]);
+        refused(&json!({ "num_key_value_heads": 3 }), &["num_key_value_heads is 3", "divide num_attention_heads 8"]);
+        refused(&json!({ "num_key_value_heads": 16 }), &["num_key_value_heads is 16", "1..=8"]);
+        refused(&json!({ "head_dim": 33 }), &["head_dim is 33", "even"]);
+        refused(&json!({ "head_dim": 1 << 23 }), &["head_dim", "too large"]);
+        refused(
+            &json!({ "head_dim": null, "num_attention_heads": 7 }),
+            &["num_attention_heads is 7", "hidden_size 256"],
+        );
+        refused(&json!({ "rms_norm_eps": 0 }), &["rms_norm_eps is 0", "a number in"]);
+        refused(&json!({ "rms_norm_eps": "small" }), &["rms_norm_eps is \"small\""]);
+        refused(&json!({ "rope_theta": -1 }), &["rope_theta is -1"]);
+        refused(&json!({ "rope_parameters": 3 }), &["rope_parameters is 3", "an object"]);
+        refused(&json!({ "tie_word_embeddings": "yes" }), &["tie_word_embeddings", "true or false"]);
+        refused(&json!({ "eos_token_id": 4096 }), &["eos_token_id is 4096", "below vocab_size 4096"]);
+        refused(&json!({ "eos_token_id": [1, "a"] }), &["eos_token_id", "[1,\"a\"]"]);
+        assert!(Config::parse(b"[]", None).unwrap_err().to_string().contains("a JSON object, found a list"));
+    }
+
+    #[test]
+    fn the_generation_config_decides_what_ends_a_text() {
+        for (generation, expected) in [
+            (r#"{"eos_token_id": [7, 9]}"#, vec![7, 9]),
+            (r#"{"eos_token_id": 7}"#, vec![7]),
+            (r#"{"eos_token_id": null}"#, vec![0]),
+            ("{}", vec![0]),
+        ] {
+            assert_eq!(parse(&json!({}), Some(generation)).unwrap().eos_token_ids, expected, "{generation}");
+        }
+        let error = parse(&json!({}), Some(r#"{"eos_token_id": "</s>"}"#)).unwrap_err().to_string();
+        assert!(error.contains("generation_config.json: eos_token_id is \"</s>\""), "{error}");
     }
 }

@@ -81,11 +81,11 @@ impl<B: Backend> Decoder<B> {
         let Layer { attention_norm, qkv, output, .. } = &self.layers[layer];
         let (heads, team) = (&self.heads, &self.team);
         let normed = B::norm(&x, attention_norm, self.eps, team);
-        let qkv = B::linear(normed, qkv, team); // [rows, (query + 2 kv) * dim]
+        let qkv = linear::<B>(normed, qkv, team); // [rows, (query + 2 kv) * dim]
         let qkv = B::rope(qkv, heads, &self.rope, &rows.positions, team);
         B::kv_write(&qkv, heads, &mut self.kv, layer, &rows.slots, team);
         let mixed = B::attend(&qkv, heads, &self.kv, layer, &rows.keys, team); // [rows, query * dim]
-        x + B::linear(mixed, output, team)
+        x + linear::<B>(mixed, output, team)
     }
 
     /// `x` plus the feed-forward layer of its rows: `[rows, hidden] -> [rows, hidden]`.
@@ -93,9 +93,9 @@ impl<B: Backend> Decoder<B> {
         let Layer { mlp_norm, gate_up, down, .. } = &self.layers[layer];
         let team = &self.team;
         let normed = B::norm(&x, mlp_norm, self.eps, team);
-        let gate_up = B::linear(normed, gate_up, team); // [rows, 2 * inner]
+        let gate_up = linear::<B>(normed, gate_up, team); // [rows, 2 * inner]
         let inner = B::silu_mul(gate_up, team); // [rows, inner]
-        x + B::linear(inner, down, team)
+        x + linear::<B>(inner, down, team)
     }
 
     /// Logits of the scored rows, on the host: `[rows, hidden] -> [scored, vocab]`.
@@ -106,8 +106,13 @@ impl<B: Backend> Decoder<B> {
         let all = rows.scored.len() == rows.ids.len();
         let x = if all { x } else { gather(x, &rows.scored) };
         let normed = B::norm(&x, &self.norm, self.eps, &self.team);
-        B::linear(normed, &self.head, &self.team).into_data()
+        linear::<B>(normed, &self.head, &self.team).into_data()
     }
+}
+
+/// `[rows, inputs] -> [rows, outputs]`; burn's own backend traits have a `linear` as well.
+fn linear<B: Backend>(x: Tensor<B, 2>, w: &B::Packed, team: &B::Team) -> Tensor<B, 2> {
+    <B as Backend>::linear(x, w, team)
 }
 
 /// The rows `ids` of a table: `[n, width] -> [ids, width]`.

@@ -58,11 +58,17 @@ pub fn load(files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Model>>
         weights: options.weights,
         kv_dtype: options.kv_dtype,
         kv_slots: options.kv_slots,
-        device: options.team.to_string(),
+        device: device(&options.team),
         memory: Memory::default(),
     };
     let decoder = decoder::<Flex>(&checkpoint, &config, info, &options.team);
     Ok(Box::new(decoder.with_context(|| files.place())?))
+}
+
+/// Such as `cpu avx2, 2 threads`.
+fn device(team: &Team) -> String {
+    let threads = team.threads();
+    format!("cpu {}, {threads} thread{}", team.isa(), if threads == 1 { "" } else { "s" })
 }
 
 /// Packs the weights and makes the KV cache; `info` says in which formats, and gets the memory counted.
@@ -73,8 +79,7 @@ fn decoder<B: Backend>(
     team: &B::Team,
 ) -> Result<Decoder<B>> {
     ensure!(info.kv_slots > 0, "kv_slots 0: the KV cache needs at least one slot");
-    let heads =
-        Heads { query: config.num_attention_heads, kv: config.num_key_value_heads, dim: config.head_dim };
+    let heads = Heads { query: config.num_attention_heads, kv: config.num_key_value_heads, dim: config.head_dim };
     let shape = KvShape {
         layers: info.layers,
         slots: info.kv_slots,
@@ -91,7 +96,7 @@ fn decoder<B: Backend>(
     info.memory = Memory { kv: B::kv_bytes(&kv) as u64, ..weights.memory };
     // A sequence never has more positions than the cache has slots.
     let positions = info.context.min(info.kv_slots);
-    let rope = RopeTable::new(heads.dim, positions, config.rope_theta);
+    let rope = RopeTable::new(&RopeTable::inv_freq(config.rope_theta, heads.dim), positions);
     let eps = config.rms_norm_eps as f32;
     Ok(Decoder { info, embedding, layers, norm, head, heads, rope, eps, kv, team: team.clone() })
 }
@@ -135,7 +140,10 @@ impl<B: Backend> Weights<'_, B> {
             Dtype::F16 => DType::F16,
             Dtype::Bf16 => DType::BF16,
         };
-        Ok(Tensor::from_data(TensorData::from_bytes_vec(bytes.to_vec(), [outputs, inputs], dtype), (&B::Device::default(), dtype)))
+        Ok(Tensor::from_data(
+            TensorData::from_bytes_vec(bytes.to_vec(), [outputs, inputs], dtype),
+            (&B::Device::default(), dtype),
+        ))
     }
 
     /// A vector, widened to f32.

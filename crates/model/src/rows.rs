@@ -57,11 +57,7 @@ fn check(run: &Run<'_>, info: &ModelInfo) -> Result<()> {
     let Run { seq, tokens, start, slots, score } = run;
     ensure!(!tokens.is_empty(), "sequence {seq}: no tokens to run");
     let end = start.saturating_add(tokens.len());
-    ensure!(
-        end <= info.context,
-        "sequence {seq}: positions {start}..{end} go beyond the context of {}",
-        info.context
-    );
+    ensure!(end <= info.context, "sequence {seq}: positions {start}..{end} go beyond the context of {}", info.context);
     ensure!(
         end <= info.kv_slots,
         "sequence {seq}: positions {start}..{end} go beyond the {} slots of the KV cache",

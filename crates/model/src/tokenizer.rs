@@ -83,3 +83,96 @@ fn by_id(tokenizer: &Tokenizer) -> BTreeMap<u32, String> {
     }
     texts
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn json() -> Value {
+        serde_json::from_slice(include_bytes!("../../../models/target/tokenizer.json")).unwrap()
+    }
+
+    fn changed(change: impl FnOnce(&mut Value)) -> Tokenizer {
+        let mut json = json();
+        change(&mut json);
+        Tokenizer::parse("changed", json.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn text_comes_out_piece_by_piece_as_it_went_in() {
+        let tokenizer = changed(|_| {});
+        assert_eq!(tokenizer.vocab(), 4096);
+        for text in ["", "fn main() {}\n", "  \t tabs", "naïve café", "한국어 텍스트", "a🦀b", "\u{301}"] {
+            let mut ids = tokenizer.encode(text).unwrap();
+            // The end-of-text token has no text.
+            ids.push(0);
+            let mut state = TextState::default();
+            let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.step(&mut state, id).unwrap()).collect();
+            assert_eq!(pieces.iter().flatten().map(String::as_str).collect::<String>(), text);
+            assert!(pieces.iter().flatten().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn prompts_are_neither_cut_nor_filled_up() {
+        let training = changed(|json| {
+            json["truncation"] =
+                json!({ "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 });
+            json["padding"] = json!({
+                "strategy": { "Fixed": 8 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0,
+                "pad_type_id": 0, "pad_token": "<|endoftext|>",
+            });
+        });
+        let text = "pub fn add(a: u32, b: u32) -> u32";
+        for text in [text, "a"] {
+            assert_eq!(training.encode(text).unwrap(), changed(|_| {}).encode(text).unwrap());
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut Value), expected: &[&str]) {
+        let result = same_vocabulary(&changed(|_| {}), &changed(change));
+        match result {
+            Ok(()) => assert!(expected.is_empty(), "{expected:?}"),
+            Err(error) => {
+                assert!(!expected.is_empty(), "{error}");
+                for part in expected {
+                    assert!(error.to_string().contains(part), "`{part}` is not in: {error}");
+                }
+            }
+        }
+    }
+
+    fn add(json: &mut Value, id: u32, content: &str) {
+        let token = json!({
+            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        });
+        json["added_tokens"].as_array_mut().unwrap().push(token);
+    }
+
+    #[test]
+    fn vocabularies_are_the_same_only_where_every_id_is() {
+        check(|_| {}, &[]);
+        // Bytes are single tokens: of two that change places, the lower id is named, with both texts.
+        check(
+            |json| {
+                let vocab = json["model"]["vocab"].as_object_mut().unwrap();
+                let (a, b) = (vocab["a"].clone(), vocab["b"].clone());
+                vocab["a"] = b;
+                vocab["b"] = a;
+            },
+            &["id 65", "\"a\"", "\"b\"", "share its target's"],
+        );
+        check(|json| add(json, 4096, "<|more|>"), &["4096 and 4097 tokens", "id 4096 is nothing and \"<|more|>\""]);
+    }
+
+    #[test]
+    fn what_is_no_tokenizer_is_refused() {
+        for (json, part) in [("{", "tokenizer.json"), ("{}", "tokenizer.json")] {
+            let error = Tokenizer::parse("x", json.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -158,7 +158,8 @@ fn weight_map(index: &[u8]) -> Result<BTreeMap<String, String>> {
     let map = index.get("weight_map").and_then(Value::as_object).context("weight_map must be an object")?;
     let entry = |(tensor, file): (&String, &Value)| {
         let name = file.as_str().filter(|file| !file.contains(['/', '\\']) && *file != "..");
-        let name = name.with_context(|| format!("weight_map: `{tensor}` is {file}: must be the name of a file here"))?;
+        let name =
+            name.with_context(|| format!("weight_map: `{tensor}` is {file}: must be the name of a file here"))?;
         Ok((tensor.clone(), name.to_string()))
     };
     map.iter().map(entry).collect()

@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +24,7 @@ pub struct ModelFiles {
 
 #[derive(Clone, Debug)]
 enum Source {
+    /// Files are replaced, never rewritten, while they are read: see `Mapped`.
     Folder(PathBuf),
     Memory(BTreeMap<String, Cow<'static, [u8]>>),
 }
@@ -117,10 +120,11 @@ impl ModelFiles {
             Source::Memory(files) => Ok(files.get(file).map(|bytes| Content::Memory(bytes))),
             Source::Folder(folder) => {
                 let path = folder.join(file);
-                if !path.try_exists().with_context(|| format!("{}", path.display()))? {
-                    return Ok(None);
-                }
-                Mapped::open(&path).map(|mapped| Some(Content::Mapped(mapped)))
+                let mapped = match File::open(&path) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                    file => file.and_then(|file| Mapped::new(&file)),
+                };
+                Ok(Some(Content::Mapped(mapped.with_context(|| format!("{}", path.display()))?)))
             }
         }
     }

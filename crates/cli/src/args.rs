@@ -1,0 +1,185 @@
+//! The command line. Every value that is part of a spec stays text here, so that specs and flags are read by one reader.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Measures speculative decoding and weight formats together.
+#[derive(Debug, Parser)]
+#[command(name = "specquant", version, about, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    /// What to do; `run` if nothing is said.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// The flags of `run`.
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    /// Print one JSON document instead of text.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compare cells over the same prompts in interleaved rounds. Values may be lists: --speculation off,draft:4
+    Run(RunArgs),
+    /// Continue one prompt, plain or with speculation.
+    Generate(GenerateArgs),
+    /// Perplexity of a text.
+    Quality(QualityArgs),
+    /// Look at one model.
+    Model {
+        #[command(subcommand)]
+        command: ModelCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Shape, sizes and dtypes, from the headers alone.
+    Info {
+        /// A Hugging Face folder, bundled:target or bundled:draft.
+        model: String,
+    },
+    /// The logits after a sequence of token ids.
+    Logits(LogitsArgs),
+}
+
+/// Flags of `run`. Those marked [list] take several values, separated by commas: one cell for each combination.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct RunArgs {
+    /// A spec file in TOML; flags change its values.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) spec: Option<PathBuf>,
+    /// Change one value of the spec, such as workload.num_prompts=8 [repeatable].
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Where the run is stored; default runs/<UTC time>-<machine>.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Passes over every cell.
+    #[arg(long)]
+    pub(crate) rounds: Option<i64>,
+    /// JSONL file with a `prompt` on each line, or `bundled` [list].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<String>,
+    /// Prompts to take, spread evenly over the file; 0 takes all [list].
+    #[arg(long, value_name = "N")]
+    pub(crate) num_prompts: Option<String>,
+    /// Sequences that run together [list].
+    #[arg(long, value_name = "N")]
+    pub(crate) batch: Option<String>,
+    #[command(flatten)]
+    pub(crate) cell: CellArgs,
+}
+
+/// Flags that describe a cell, shared by `run` and `generate`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct CellArgs {
+    /// Target model: a Hugging Face folder, or `bundled` [list].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) target: Option<String>,
+    /// Draft model: a Hugging Face folder, or `bundled` [list].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) draft: Option<String>,
+    /// Weight format: f32, f16 or bf16 [list].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) weights: Option<String>,
+    /// Weight format of the draft; the target's unless given [list].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) draft_weights: Option<String>,
+    /// off, or draft:K for K draft tokens a step [list].
+    #[arg(long, value_name = "HOW")]
+    pub(crate) speculation: Option<String>,
+    /// KV allocator: contiguous or paged:BLOCK [list].
+    #[arg(long, value_name = "HOW")]
+    pub(crate) kv: Option<String>,
+    /// KV cache format: f32 or f16; what goes with the weights unless given [list].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) kv_dtype: Option<String>,
+    /// Most prompt tokens of a sequence in one step [list].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) chunk: Option<String>,
+    /// Tokens to generate for each prompt [list].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_new_tokens: Option<String>,
+    /// Generate past end-of-text tokens.
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Text that ends an output [repeatable].
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// 0 always takes the best token [list].
+    #[arg(long)]
+    pub(crate) temperature: Option<String>,
+    /// Keep this many likeliest tokens; 0 keeps all [list].
+    #[arg(long)]
+    pub(crate) top_k: Option<String>,
+    /// Keep the likeliest tokens up to this probability; 1 keeps all [list].
+    #[arg(long)]
+    pub(crate) top_p: Option<String>,
+    /// Drop tokens below this share of the likeliest one's probability [list].
+    #[arg(long)]
+    pub(crate) min_p: Option<String>,
+    /// Seed of sampling and of the order of cells.
+    #[arg(long)]
+    pub(crate) seed: Option<i64>,
+    /// Worker threads; 0 takes one for each physical core.
+    #[arg(long)]
+    pub(crate) threads: Option<i64>,
+    /// Where to run: auto or cpu.
+    #[arg(long)]
+    pub(crate) device: Option<String>,
+}
+
+/// Flags of `generate`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct GenerateArgs {
+    /// The text to continue.
+    #[arg(long, value_name = "TEXT", required_unless_present = "prompt_file")]
+    pub(crate) prompt: Option<String>,
+    /// A file with the text to continue.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cell: CellArgs,
+}
+
+/// Flags of `quality`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct QualityArgs {
+    /// A Hugging Face folder, bundled:target or bundled:draft.
+    #[arg(default_value = "bundled:target")]
+    pub(crate) model: String,
+    /// A text file in UTF-8, or `bundled`.
+    #[arg(long, default_value = "bundled", value_name = "FILE")]
+    pub(crate) text: String,
+    /// Weight formats, separated by commas.
+    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    pub(crate) weights: String,
+    /// Tokens in a chunk; the second half of each is scored.
+    #[arg(long, default_value_t = 512, value_name = "TOKENS")]
+    pub(crate) chunk: usize,
+    /// Worker threads; 0 takes one for each physical core.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// Flags of `model logits`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct LogitsArgs {
+    /// A Hugging Face folder, bundled:target or bundled:draft.
+    pub(crate) model: String,
+    /// Token ids, separated by commas.
+    #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
+    pub(crate) tokens: Vec<u32>,
+    /// Weight format: f32, f16 or bf16.
+    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    pub(crate) weights: String,
+    /// How many of the best tokens to print; JSON always holds all logits.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) top: usize,
+    /// Worker threads; 0 takes one for each physical core.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}

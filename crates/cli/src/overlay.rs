@@ -1,0 +1,172 @@
+//! Flags over a spec: the one place where the command line becomes spec values.
+//!
+//! A flag that was not given changes nothing.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use toml::{Table, Value};
+
+use crate::args::{CellArgs, RunArgs};
+
+/// The spec table of a run: the file or the default comparison, then `--set`, then flags.
+pub(crate) fn run_table(args: &RunArgs) -> Result<Table> {
+    let mut table = match &args.spec {
+        Some(path) => read(path)?,
+        None => default_comparison(),
+    };
+    for assignment in &args.set {
+        let (key, value) = assignment
+            .split_once('=')
+            .with_context(|| format!("--set {assignment}: write KEY=VALUE, such as workload.num_prompts=8"))?;
+        put(&mut table, key.trim(), value_of(value.trim()))?;
+    }
+    put_integer(&mut table, "rounds", args.rounds)?;
+    put_list(&mut table, "workload.prompts", args.prompts.as_ref(), text)?;
+    put_list(&mut table, "workload.num_prompts", args.num_prompts.as_ref(), number)?;
+    put_list(&mut table, "batching", args.batch.as_ref(), |n| Value::String(format!("continuous:{n}")))?;
+    put_cell(&mut table, &args.cell)?;
+    Ok(table)
+}
+
+/// The spec table of one cell, without lists.
+pub(crate) fn cell_table(args: &CellArgs) -> Result<Table> {
+    let mut table = Table::new();
+    put_cell(&mut table, args)?;
+    Ok(table)
+}
+
+/// What a bare `specquant run` compares.
+fn default_comparison() -> Table {
+    let cells = ["off", "draft:2", "draft:4"].map(text);
+    Table::from_iter([("speculation".to_string(), Value::Array(cells.to_vec()))])
+}
+
+fn read(path: &Path) -> Result<Table> {
+    let content = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read the spec", path.display()))?;
+    content.parse().with_context(|| format!("{}: not a spec in TOML", path.display()))
+}
+
+fn put_cell(table: &mut Table, args: &CellArgs) -> Result<()> {
+    for (key, list) in [
+        ("target", &args.target),
+        ("draft", &args.draft),
+        ("weights", &args.weights),
+        ("draft_weights", &args.draft_weights),
+        ("speculation", &args.speculation),
+        ("kv", &args.kv),
+        ("kv_dtype", &args.kv_dtype),
+        ("device", &args.device),
+    ] {
+        put_list(table, key, list.as_ref(), text)?;
+    }
+    for (key, list) in [
+        ("chunk", &args.chunk),
+        ("workload.max_new_tokens", &args.max_new_tokens),
+        ("sampling.temperature", &args.temperature),
+        ("sampling.top_k", &args.top_k),
+        ("sampling.top_p", &args.top_p),
+        ("sampling.min_p", &args.min_p),
+    ] {
+        put_list(table, key, list.as_ref(), number)?;
+    }
+    put_integer(table, "seed", args.seed)?;
+    put_integer(table, "threads", args.threads)?;
+    if args.ignore_eos {
+        put(table, "workload.ignore_eos", Value::Boolean(true))?;
+    }
+    if !args.stop.is_empty() {
+        put(table, "workload.stop", Value::Array(args.stop.iter().map(|stop| text(stop)).collect()))?;
+    }
+    Ok(())
+}
+
+/// A single value, or a list where commas separate several.
+fn put_list(table: &mut Table, key: &str, list: Option<&String>, value: fn(&str) -> Value) -> Result<()> {
+    let Some(list) = list else { return Ok(()) };
+    let values: Vec<Value> = list.split(',').map(|part| value(part.trim())).collect();
+    put(table, key, if let [single] = &values[..] { single.clone() } else { Value::Array(values) })
+}
+
+fn put_integer(table: &mut Table, key: &str, value: Option<i64>) -> Result<()> {
+    value.map_or(Ok(()), |value| put(table, key, Value::Integer(value)))
+}
+
+/// Sets the value at a dotted key.
+fn put(table: &mut Table, key: &str, value: Value) -> Result<()> {
+    match key.split_once('.') {
+        None => {
+            ensure!(!key.is_empty(), "an empty key in the spec: write KEY=VALUE");
+            table.insert(key.to_string(), value);
+            Ok(())
+        }
+        Some((outer, inner)) => match table.entry(outer).or_insert_with(|| Value::Table(Table::new())) {
+            Value::Table(table) => put(table, inner, value),
+            _ => bail!("`{outer}` is a single value in the spec and has no `{inner}`"),
+        },
+    }
+}
+
+fn text(value: &str) -> Value {
+    Value::String(value.to_string())
+}
+
+/// A number as TOML reads it; anything else stays text, for the spec's reader to refuse by name.
+fn number(value: &str) -> Value {
+    let integer = value.parse().map(Value::Integer);
+    integer.or_else(|_| value.parse().map(Value::Float)).unwrap_or_else(|_| text(value))
+}
+
+/// The right side of `--set`: TOML if it is TOML, else text, a list where it has commas.
+fn value_of(written: &str) -> Value {
+    let toml = format!("value = {written}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
+    toml.unwrap_or_else(|| match written.split(',').map(text).collect::<Vec<_>>() {
+        one if one.len() == 1 => text(written),
+        list => Value::Array(list),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn check(flags: &str, expected: Result<&str, &str>) {
+        let words = ["specquant", "run"].into_iter().chain(flags.split_whitespace());
+        let crate::args::Command::Run(args) = crate::args::Args::parse_from(words).command.unwrap() else {
+            panic!("{flags}")
+        };
+        match (run_table(&args), expected) {
+            (Ok(table), Ok(expected)) => assert_eq!(table, expected.parse::<Table>().unwrap(), "{flags}"),
+            (Err(error), Err(expected)) => assert!(format!("{error:#}").contains(expected), "{flags}: {error:#}"),
+            (got, _) => panic!("{flags}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_become_spec_values() {
+        let default = "speculation = ['off', 'draft:2', 'draft:4']";
+        check("", Ok(default));
+        check("--speculation draft:4", Ok("speculation = 'draft:4'"));
+        check("--rounds 3 --threads 2 --seed 7", Ok(&format!("{default}\nrounds = 3\nthreads = 2\nseed = 7")));
+        check("--weights f16,f32 --speculation off", Ok("speculation = 'off'\nweights = ['f16', 'f32']"));
+        check("--batch 1,8", Ok(&format!("{default}\nbatching = ['continuous:1', 'continuous:8']")));
+        check("--temperature 0.7,1", Ok(&format!("{default}\n[sampling]\ntemperature = [0.7, 1]")));
+        check("--max-new-tokens many", Ok(&format!("{default}\n[workload]\nmax_new_tokens = 'many'")));
+        check("--set workload.num_prompts=8", Ok(&format!("{default}\n[workload]\nnum_prompts = 8")));
+        check("--set speculation=off,draft:1", Ok("speculation = ['off', 'draft:1']"));
+        check("--set speculation=off --speculation draft:1", Ok("speculation = 'draft:1'"));
+        check(
+            "--stop a --stop b --ignore-eos",
+            Ok(&format!("{default}\n[workload]\nstop = ['a', 'b']\nignore_eos = true")),
+        );
+    }
+
+    #[test]
+    fn what_is_not_an_assignment_is_refused() {
+        check("--set rounds", Err("write KEY=VALUE"));
+        check("--set =3", Err("an empty key"));
+        check("--set speculation.k=3", Err("`speculation` is a single value"));
+        check("--spec /nowhere/spec.toml", Err("/nowhere/spec.toml: cannot read the spec"));
+    }
+}

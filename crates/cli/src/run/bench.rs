@@ -1,0 +1,214 @@
+//! The loaded models of an experiment, and one pass of a cell over its requests.
+//!
+//! Cells that need the same model share it; a pass begins with an empty cache and leaves nothing behind.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use specquant_core::{Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
+use specquant_engine::{DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive};
+use specquant_kernels::Team;
+use specquant_kv::allocator;
+use specquant_machine::Machine;
+use specquant_model::{LoadOptions, ModelFiles, Tokenizer, same_vocabulary};
+use specquant_report::Run;
+use specquant_workload::{Prompt, generate};
+
+use crate::device;
+
+/// Everything that passes run on.
+pub(crate) struct Bench {
+    machine: Machine,
+    team: Team,
+    sources: BTreeMap<String, Source>,
+    targets: Vec<Loaded>,
+    drafts: Vec<Loaded>,
+    arms: Vec<Arm>,
+}
+
+/// What a model is loaded from, and what is known before it is.
+struct Source {
+    files: ModelFiles,
+    tokenizer: Tokenizer,
+    context: usize,
+}
+
+/// What one pass brought.
+pub(crate) struct Pass {
+    /// What happened.
+    pub(crate) measured: specquant_metrics::Pass,
+    /// What came out, by request.
+    pub(crate) outputs: Vec<Output>,
+}
+
+struct Arm {
+    cell: RunSpec,
+    target: usize,
+    draft: Option<usize>,
+    requests: Vec<Request>,
+}
+
+struct Loaded {
+    key: Key,
+    model: Box<dyn Model>,
+}
+
+/// Cells with equal keys share a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key {
+    source: String,
+    weights: WeightFormat,
+    kv_dtype: KvDtype,
+}
+
+impl Bench {
+    /// Loads what the cells need. `prompts` gives the prompts of a cell.
+    pub(crate) fn load(cells: &[RunSpec], prompts: impl Fn(&RunSpec) -> Result<Vec<Prompt>>) -> Result<Bench> {
+        let first = cells.first().context("no cell to run")?;
+        let machine = Machine::read();
+        let team = device::team(first.threads, &machine)?;
+        let (sources, targets, drafts, arms) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut bench = Bench { machine, team, sources, targets, drafts, arms };
+        let (mut requests, mut slots) = (Vec::new(), 1);
+        for cell in cells {
+            let source = bench.source(cell, Role::Target)?;
+            requests.push(generate(cell, &prompts(cell)?, &source.tokenizer, source.context)?);
+            slots = slots.max(slots_of(cell, &requests[requests.len() - 1], source.context));
+            if cell.speculation != Speculation::Off {
+                bench.source(cell, Role::Draft)?;
+                bench.check_pair(cell)?;
+            }
+        }
+        for (cell, requests) in cells.iter().zip(requests) {
+            let target = bench.model(cell, Role::Target, slots)?;
+            let draft = match cell.speculation {
+                Speculation::Off => None,
+                Speculation::Draft { .. } => Some(bench.model(cell, Role::Draft, slots)?),
+            };
+            bench.arms.push(Arm { cell: cell.clone(), target, draft, requests });
+        }
+        Ok(bench)
+    }
+
+    /// Opens the files of a cell's model, once for all cells.
+    fn source(&mut self, cell: &RunSpec, role: Role) -> Result<&Source> {
+        let name = role.source(cell);
+        if !self.sources.contains_key(&name) {
+            let open = || {
+                let files = device::files(&name)?;
+                let (tokenizer, config) = (files.tokenizer()?, files.config()?);
+                anyhow::Ok(Source { files, tokenizer, context: config.max_position_embeddings })
+            };
+            let source = open().with_context(|| format!("{} `{name}`", role.name()))?;
+            self.sources.insert(name.clone(), source);
+        }
+        Ok(&self.sources[&name])
+    }
+
+    /// Draft tokens mean the same to both models, or the pair is refused.
+    fn check_pair(&self, cell: &RunSpec) -> Result<()> {
+        let [target, draft] = [Role::Target, Role::Draft].map(|role| &self.sources[&role.source(cell)]);
+        same_vocabulary(&target.tokenizer, &draft.tokenizer).with_context(|| {
+            let (target, draft) = (target.files.name(), draft.files.name());
+            format!("`{draft}` cannot draft for `{target}`: take a draft model with the target's tokenizer")
+        })
+    }
+
+    /// The place of a cell's model, loaded if it is not yet.
+    fn model(&mut self, cell: &RunSpec, role: Role, slots: usize) -> Result<usize> {
+        let (weights, loaded) = match role {
+            Role::Target => (cell.weights, &mut self.targets),
+            Role::Draft => (cell.draft_weights(), &mut self.drafts),
+        };
+        let kv_dtype = cell.kv_dtype.unwrap_or(weights.default_kv_dtype());
+        let key = Key { source: role.source(cell), weights, kv_dtype };
+        if let Some(at) = loaded.iter().position(|known| known.key == key) {
+            return Ok(at);
+        }
+        let options = LoadOptions { weights, kv_dtype, kv_slots: slots, team: self.team.clone() };
+        let model = specquant_model::load(&self.sources[&key.source].files, &options)?;
+        loaded.push(Loaded { key, model });
+        Ok(loaded.len() - 1)
+    }
+
+    /// Runs the first `most` requests of an arm. `None` if `interrupted` became true first.
+    pub(crate) fn pass(&mut self, arm: usize, most: usize, interrupted: &dyn Fn() -> bool) -> Result<Option<Pass>> {
+        let Arm { cell, target, draft, requests } = &self.arms[arm];
+        let requests: Vec<Request> = requests.iter().take(most).cloned().collect();
+        let (expected, target) = (requests.len(), &mut self.targets[*target]);
+        let proposer: Box<dyn Proposer + '_> = match draft {
+            None => Box::new(NoDraft),
+            Some(draft) => {
+                let model = &mut *self.drafts[*draft].model;
+                let slots = model.info().kv_slots;
+                Box::new(DraftModel::new(model, allocator(cell.kv, slots)))
+            }
+        };
+        let kv = allocator(cell.kv, target.model.info().kv_slots);
+        let clock = Wall::start();
+        let text = &self.sources[&target.key.source].tokenizer;
+        let parts = Parts { target: &mut *target.model, kv, proposer, text, clock: &clock };
+        let (limit, chunk, depth) = (cell.batching.limit(), cell.chunk, cell.speculation.depth());
+        let mut engine = Engine::new(parts, Policy { limit, chunk, depth });
+        let Some(outputs) = drive(&mut engine, requests, interrupted)? else { return Ok(None) };
+        ensure!(outputs.len() == expected, "{} of {expected} requests were not served", expected - outputs.len());
+        let measured = specquant_metrics::Pass::of(&engine.take_events());
+        Ok(Some(Pass { measured, outputs }))
+    }
+
+    /// Where it runs.
+    pub(crate) fn device(&self) -> String {
+        device::describe(&self.arms[0].cell, &self.team)
+    }
+
+    /// What is known of the run before its first round.
+    pub(crate) fn describe(&self, began: String) -> Run {
+        let models = self.targets.iter().chain(&self.drafts).map(|loaded| loaded.model.info().clone());
+        let requests = &self.arms[0].requests;
+        let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
+        Run {
+            version: env!("CARGO_PKG_VERSION").into(),
+            began,
+            machine: self.machine.clone(),
+            device: self.device(),
+            models: models.collect(),
+            prompts: requests.len(),
+            prompt_tokens: tokens as f64 / requests.len() as f64,
+            cells: self.arms.iter().map(|arm| arm.cell.clone()).collect(),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Role {
+    Target,
+    Draft,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Target => "target",
+            Role::Draft => "draft",
+        }
+    }
+
+    /// The name under which the model of a cell is opened: `bundled` is the bundled model of this role.
+    fn source(self, cell: &RunSpec) -> String {
+        let name = match self {
+            Role::Target => &cell.target,
+            Role::Draft => &cell.draft,
+        };
+        if name == "bundled" { format!("bundled:{}", self.name()) } else { name.clone() }
+    }
+}
+
+/// KV slots with which all of a cell's sequences that run together can reach their full length, in whole blocks.
+fn slots_of(cell: &RunSpec, requests: &[Request], context: usize) -> usize {
+    let block = match cell.kv {
+        Kv::Contiguous => 1,
+        Kv::Paged { block } => block as usize,
+    };
+    let longest = requests.iter().map(|request| request.prompt.len() + request.max_new_tokens).max().unwrap_or(1);
+    cell.batching.limit().min(requests.len()) * longest.min(context).next_multiple_of(block)
+}

@@ -1,0 +1,9 @@
+//! The model crate from outside: agreement with golden values and with an independent reference, bits that do not depend
+//! on how a step is made up, and the errors of broken checkpoints.
+
+mod errors;
+mod golden;
+mod invariance;
+mod reference;
+mod runs;
+mod tiny;

@@ -1,0 +1,199 @@
+//! A run's record: what was asked, on what machine, and what each arm achieved, with its verdict of correctness.
+//!
+//! Derived from rounds by a pure function, so a stored run can be summarized again.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use specquant_core::{ModelInfo, RunSpec, Speculation, WeightFormat};
+use specquant_machine::Machine;
+use specquant_metrics::{Paired, Pass, StepMeans, Summary, paired, predicted_speedup};
+
+use crate::round::{Check, Round};
+
+/// Version of the record's form; a change that readers must know of counts it up.
+pub const SCHEMA: u32 = 1;
+
+/// The confidence level of every interval.
+const LEVEL: f64 = 0.95;
+
+/// What is known of a run before its first round.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// Version of the program.
+    pub version: String,
+    /// When it began, UTC.
+    pub began: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What computed, such as `cpu avx2, 2 threads`.
+    pub device: String,
+    /// The target models, then the draft models.
+    pub models: Vec<ModelInfo>,
+    /// Prompts in each pass.
+    pub prompts: usize,
+    /// Mean tokens of a prompt.
+    pub prompt_tokens: f64,
+    /// The cells, in the order of the arms.
+    pub cells: Vec<RunSpec>,
+}
+
+/// A run and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Record {
+    /// Version of this form.
+    pub schema: u32,
+    /// What was run.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Rounds that ended.
+    pub rounds: usize,
+    /// Whether the run was interrupted before its last round.
+    pub interrupted: bool,
+    /// One for each cell.
+    pub arms: Vec<Arm>,
+}
+
+/// What one cell achieved.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Arm {
+    /// The cell.
+    pub spec: RunSpec,
+    /// Whether its output was right.
+    pub verdict: Verdict,
+    /// All its metrics over all rounds.
+    pub summary: Summary,
+    /// Against the same cell without speculation; `None` for that cell itself.
+    pub vs_plain: Option<Speedup>,
+    /// Against plain f16 decoding of the same target; `None` where the run has no such cell, or this is it.
+    pub vs_f16: Option<Speedup>,
+    /// What its steps cost; `None` where it drafted nothing.
+    pub costs: Option<Costs>,
+}
+
+/// Ratios to another arm, paired by round; above 1 this arm is faster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Speedup {
+    /// Ratio of decode rates, `decode_tok_s`.
+    pub decode: Paired,
+    /// Ratio of output rates over wall time, `output_tok_s`, prefill included.
+    pub end_to_end: Paired,
+}
+
+/// Costs of a speculative arm's steps in units of its control's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Costs {
+    /// c: time of one draft token / time of a plain step's target forward.
+    pub draft_token: f64,
+    /// T(k+1) / T(1): time of a verifying target forward / time of a plain step's.
+    pub verify: f64,
+    /// Mean draft tokens in a drafting step.
+    pub mean_draft: f64,
+    /// Whole drafting step / whole plain step. Speculation pays where tau is above this.
+    pub step: f64,
+    /// tau / `step`: the speed-up that step costs and acceptance predict.
+    pub predicted: Option<f64>,
+}
+
+/// The worst check of all rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The reference of other arms, equal to itself in every round.
+    Reference,
+    /// Equal to its control to the bit.
+    SameBits,
+    /// Sampled, and the same in every round.
+    Sampled,
+    /// Wrong output, first in this round.
+    Differs {
+        /// The first round that differs.
+        round: usize,
+        /// The first request that differs.
+        request: u64,
+        /// Its first token that differs.
+        token: usize,
+    },
+}
+
+impl Record {
+    /// Derives the record from the rounds that ended, at least one.
+    pub fn derive(run: &Run, rounds: &[Round], interrupted: bool) -> Result<Record> {
+        let passes: Vec<Vec<Pass>> = (0..run.cells.len())
+            .map(|arm| rounds.iter().map(|round| round.passes[arm].pass.clone()).collect())
+            .collect();
+        let arms = (0..run.cells.len()).map(|arm| derive_arm(run, rounds, &passes, arm)).collect::<Result<_>>()?;
+        Ok(Record { schema: SCHEMA, run: run.clone(), rounds: rounds.len(), interrupted, arms })
+    }
+
+    /// Whether any arm's output was wrong.
+    pub fn has_wrong_output(&self) -> bool {
+        self.arms.iter().any(|arm| matches!(arm.verdict, Verdict::Differs { .. }))
+    }
+}
+
+fn derive_arm(run: &Run, rounds: &[Round], passes: &[Vec<Pass>], arm: usize) -> Result<Arm> {
+    let spec = run.cells[arm].clone();
+    let other = |cell: RunSpec| run.cells.iter().position(|known| *known == cell).filter(|&at| at != arm);
+    let plain = other(spec.plain());
+    let f16 = other(RunSpec { weights: WeightFormat::F16, draft_weights: None, kv_dtype: None, ..spec.plain() });
+    let speedup = |at: usize| speedup(&passes[arm], &passes[at]).with_context(|| label(&spec));
+    let summary = Summary::of(&passes[arm]);
+    let costs = plain.and_then(|at| Costs::of(&Summary::of(&passes[at]), &summary));
+    Ok(Arm {
+        verdict: verdict(rounds, arm),
+        vs_plain: plain.map(speedup).transpose()?,
+        vs_f16: f16.map(speedup).transpose()?,
+        costs,
+        summary,
+        spec,
+    })
+}
+
+fn speedup(arm: &[Pass], control: &[Pass]) -> Result<Speedup> {
+    let rates = |passes: &[Pass], rate: fn(&Summary) -> Option<f64>| -> Result<Vec<f64>> {
+        let rate = |pass: &Pass| rate(&Summary::of(std::slice::from_ref(pass)));
+        passes.iter().map(|pass| rate(pass).context("a round has no rate to compare: nothing was generated")).collect()
+    };
+    let ratio = |rate| paired(&rates(arm, rate)?, &rates(control, rate)?, LEVEL);
+    Ok(Speedup {
+        decode: ratio(|summary| summary.phases.decode_tok_s.or(summary.throughput.output_tok_s))?,
+        end_to_end: ratio(|summary| summary.throughput.output_tok_s)?,
+    })
+}
+
+fn verdict(rounds: &[Round], arm: usize) -> Verdict {
+    let mut verdict = Verdict::Reference;
+    for round in rounds {
+        match round.passes[arm].check {
+            Check::Differs { request, token } => return Verdict::Differs { round: round.number, request, token },
+            Check::Sampled => verdict = Verdict::Sampled,
+            Check::SameBits if round.number == 1 => verdict = Verdict::SameBits,
+            Check::SameBits | Check::Reference => {}
+        }
+    }
+    verdict
+}
+
+impl Costs {
+    fn of(plain: &Summary, arm: &Summary) -> Option<Costs> {
+        let rates = &arm.acceptance;
+        let one: StepMeans = plain.steps.decode.per_sequence()?;
+        let drafting: StepMeans = arm.steps.drafting.per_sequence()?;
+        let mean_draft = rates.drafted as f64 / rates.drafting_steps as f64;
+        Some(Costs {
+            draft_token: drafting.draft_ns / mean_draft / one.target_ns,
+            verify: drafting.target_ns / one.target_ns,
+            mean_draft,
+            step: drafting.total_ns / one.total_ns,
+            predicted: predicted_speedup(&plain.steps, &arm.steps, rates.tau),
+        })
+    }
+}
+
+/// How an arm is called in messages.
+pub(crate) fn label(spec: &RunSpec) -> String {
+    match spec.speculation {
+        Speculation::Off => spec.weights.to_string(),
+        speculation => format!("{} {speculation}", spec.weights),
+    }
+}

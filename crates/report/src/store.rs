@@ -1,0 +1,85 @@
+//! A run's folder: `spec.toml`, `rounds.jsonl`, `record.json`, `report.md`.
+//!
+//! A round that has ended is on disk before the next begins; every other file is written whole or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::record::Record;
+use crate::round::Round;
+
+/// The folder of one run.
+pub struct RunFolder {
+    path: PathBuf,
+    rounds: File,
+}
+
+impl RunFolder {
+    /// Makes the folder, which must not hold a run yet, and writes the spec that can repeat the run.
+    pub fn create(path: &Path, spec: &str) -> Result<RunFolder> {
+        fs::create_dir_all(path).with_context(|| format!("{}: cannot make the run's folder", path.display()))?;
+        let taken = path.join("rounds.jsonl");
+        ensure!(!taken.exists(), "{}: a run is stored here already; give --out another folder", path.display());
+        replace(&path.join("spec.toml"), spec)?;
+        let rounds = OpenOptions::new().create_new(true).append(true).open(&taken);
+        let rounds = rounds.with_context(|| format!("{}: cannot be written", taken.display()))?;
+        Ok(RunFolder { path: path.to_path_buf(), rounds })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends a round that has ended. It is on disk when this returns.
+    pub fn append(&mut self, round: &Round) -> Result<()> {
+        let mut line = serde_json::to_string(round)?;
+        line.push('\n');
+        let written = self.rounds.write_all(line.as_bytes()).and_then(|()| self.rounds.sync_data());
+        written.with_context(|| format!("{}: cannot append round {}", self.path.display(), round.number))
+    }
+
+    /// Writes what was derived from the rounds so far.
+    pub fn write(&self, record: &Record, report: &str) -> Result<()> {
+        replace(&self.path.join("record.json"), &serde_json::to_string_pretty(record)?)?;
+        replace(&self.path.join("report.md"), report)
+    }
+}
+
+/// Writes a file beside its place and moves it there, so that a reader never meets half of it.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let beside = path.with_extension("partial");
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        fs::rename(&beside, path)
+    };
+    write().with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_keeps_its_rounds_and_is_never_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("deep/run");
+        let mut folder = RunFolder::create(&path, "rounds = 2\n").unwrap();
+        for number in 1..=2 {
+            folder.append(&Round { number, order: vec![], passes: vec![] }).unwrap();
+        }
+        let lines = fs::read_to_string(path.join("rounds.jsonl")).unwrap();
+        let numbers: Vec<usize> =
+            lines.lines().map(|line| serde_json::from_str::<Round>(line).unwrap().number).collect();
+        assert_eq!(numbers, [1, 2]);
+        let error = RunFolder::create(&path, "").err().unwrap().to_string();
+        assert!(error.contains("a run is stored here already"), "{error}");
+        assert_eq!(fs::read_to_string(path.join("spec.toml")).unwrap(), "rounds = 2\n");
+        assert!(!path.join("spec.partial").exists());
+    }
+}

@@ -1,0 +1,170 @@
+//! The table of a run, for a terminal and as Markdown: one line for each arm, with its verdict.
+//!
+//! Every rate stands in a row with a latency percentile, and every ratio says what it is a ratio to.
+
+use comfy_table::{CellAlignment, Table, TableStyle, presets};
+use specquant_core::{RunSpec, Sampling};
+use specquant_metrics::{Paired, Spread};
+
+use crate::record::{Arm, Record, Speedup, Verdict};
+
+/// Column titles; units stand in the second line.
+const COLUMNS: [&str; 15] = [
+    "target",
+    "weights",
+    "spec",
+    "prefill\ntok/s",
+    "decode\ntok/s",
+    "TTFT\np50 ms",
+    "TPOT\np50 ms",
+    "TPOT\np95 ms",
+    "vs own plain\n[95%]",
+    "predicted\n",
+    "vs f16\nplain",
+    "alpha\n",
+    "accepted\n/ drafted",
+    "tau\n",
+    "output\n",
+];
+
+/// Columns whose values are words.
+const WORDS: [usize; 4] = [0, 1, 2, 14];
+
+/// What was run, on what: the lines above the table.
+pub fn header(record: &Record) -> String {
+    let run = &record.run;
+    let models: Vec<String> = run
+        .models
+        .iter()
+        .map(|model| format!("{} {} {}", model.name, parameters(model.parameters), model.weights))
+        .collect();
+    let cell = &run.cells[0];
+    format!(
+        "specquant {} | {} | {} | {}\n{} prompts, mean {:.0} tokens in, {:.0} out | {} | {}, KV {} | {}",
+        run.version,
+        models.join(" + "),
+        run.machine.cpu,
+        run.device,
+        run.prompts,
+        run.prompt_tokens,
+        record.arms[0].summary.throughput.mean_output_tokens.unwrap_or(0.0),
+        sampling(&cell.sampling),
+        cell.batching,
+        cell.kv,
+        rounds(record),
+    )
+}
+
+/// The table for a terminal.
+pub fn text(record: &Record) -> String {
+    render(record, presets::NOTHING, str::to_string)
+}
+
+/// The header and the table as Markdown.
+pub fn markdown(record: &Record) -> String {
+    // A Markdown cell cannot hold a line break.
+    let table = render(record, presets::ASCII_MARKDOWN, |title| title.trim().replace('\n', " "));
+    format!("# specquant run {}\n\n{}\n\n{table}\n", record.run.began, header(record).replace('\n', "  \n"))
+}
+
+fn render(record: &Record, style: TableStyle, title: fn(&str) -> String) -> String {
+    let mut table = Table::new();
+    table.load_style(style).set_header(COLUMNS.map(title));
+    let mut last_target = String::new();
+    for arm in &record.arms {
+        table.add_row(row(record, arm, &mut last_target));
+    }
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_cell_alignment(if WORDS.contains(&at) { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    table.trim_fmt()
+}
+
+fn row(record: &Record, arm: &Arm, last_target: &mut String) -> Vec<String> {
+    let (summary, latency) = (&arm.summary, &arm.summary.latency);
+    let target = target(record, &arm.spec);
+    let shown = if *last_target == target { String::new() } else { target.clone() };
+    *last_target = target;
+    let control = record.arms.iter().any(|other| other.spec != arm.spec && other.spec.plain() == arm.spec);
+    let drafted = summary.acceptance.drafting_steps > 0;
+    vec![
+        shown,
+        arm.spec.weights.to_string(),
+        arm.spec.speculation.to_string(),
+        rate(summary.phases.prefill_tok_s),
+        rate(summary.phases.decode_tok_s),
+        milliseconds(latency.ttft_ms.as_ref(), |spread| spread.p50.value),
+        milliseconds(latency.tpot_ms.as_ref(), |spread| spread.p50.value),
+        milliseconds(latency.tpot_ms.as_ref(), |spread| spread.p95.value),
+        arm.vs_plain.as_ref().map_or(if control { "control" } else { "" }.into(), |ratio| interval(&ratio.decode)),
+        arm.costs.and_then(|costs| costs.predicted).map_or(String::new(), |ratio| format!("{ratio:.2}x")),
+        arm.vs_f16.as_ref().map_or(String::new(), |Speedup { decode, .. }| format!("{:.2}x", decode.ratio)),
+        decimals(summary.acceptance.evaluated_acceptance, 3),
+        decimals(summary.acceptance.draft_acceptance, 3),
+        if drafted { format!("{:.2}", summary.acceptance.tau) } else { String::new() },
+        verdict(&arm.verdict),
+    ]
+}
+
+/// The parameters of a cell's target, the first model with its weights under its name.
+fn target(record: &Record, spec: &RunSpec) -> String {
+    let model = record.run.models.iter().find(|model| model.weights == spec.weights);
+    model.map_or(spec.target.clone(), |model| parameters(model.parameters))
+}
+
+/// A count of parameters as people say it: 5.2M, 110M, 1.1B.
+pub(crate) fn parameters(n: u64) -> String {
+    let (n, unit) = match n {
+        0..1_000_000 => (n as f64 / 1e3, "K"),
+        1_000_000..1_000_000_000 => (n as f64 / 1e6, "M"),
+        _ => (n as f64 / 1e9, "B"),
+    };
+    if n < 10.0 { format!("{n:.1}{unit}") } else { format!("{n:.0}{unit}") }
+}
+
+fn sampling(sampling: &Sampling) -> String {
+    if sampling.is_greedy() {
+        return "greedy".into();
+    }
+    let Sampling { temperature, top_k, top_p, min_p } = sampling;
+    format!("sampled: temperature {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}")
+}
+
+fn rounds(record: &Record) -> String {
+    let seconds: f64 = record.arms.iter().map(|arm| arm.summary.throughput.wall_s).sum();
+    let interrupted = if record.interrupted { ", interrupted" } else { "" };
+    let plural = if record.rounds == 1 { "" } else { "s" };
+    format!("{} interleaved round{plural}, {seconds:.0} s measured{interrupted}", record.rounds)
+}
+
+fn rate(value: Option<f64>) -> String {
+    value.map_or(String::new(), |value| if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") })
+}
+
+fn milliseconds(spread: Option<&Spread>, pick: fn(&Spread) -> f64) -> String {
+    spread.map_or(String::new(), |spread| {
+        let value = pick(spread);
+        if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
+    })
+}
+
+fn decimals(value: Option<f64>, places: usize) -> String {
+    value.map_or(String::new(), |value| format!("{value:.places$}"))
+}
+
+/// A ratio with its interval, such as `1.11x [1.08, 1.14]`.
+pub(crate) fn interval(ratio: &Paired) -> String {
+    match &ratio.interval {
+        Some(interval) => format!("{:.2}x [{:.2}, {:.2}]", ratio.ratio, interval.low, interval.high),
+        None => format!("{:.2}x [one round]", ratio.ratio),
+    }
+}
+
+fn verdict(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Reference => "reference".into(),
+        Verdict::SameBits => "same bits".into(),
+        Verdict::Sampled => "sampled".into(),
+        Verdict::Differs { request, token, .. } => format!("WRONG (request {request}, token {token})"),
+    }
+}

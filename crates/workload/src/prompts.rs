@@ -1,0 +1,121 @@
+//! Prompts from JSONL: one object on each line, with `prompt` and, if wanted, `id` and `category`.
+//!
+//! Every prompt has an id that an error or a report can name, and every error names the place and what to write there.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Map, Value};
+
+/// A text to be continued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// What the file calls it, or `line N`.
+    pub id: String,
+    /// What kind of text it is, if the file says so.
+    pub category: Option<String>,
+    /// The text.
+    pub text: String,
+}
+
+/// The prompts in `content`, which `name` names in errors. Blank lines and unknown fields are skipped.
+pub fn parse(name: &str, content: &str) -> Result<Vec<Prompt>> {
+    let content = content.strip_prefix('\u{feff}').unwrap_or(content);
+    let lines = content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let prompts = lines
+        .map(|(index, line)| prompt(index + 1, line).with_context(|| format!("{name} line {}", index + 1)))
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(!prompts.is_empty(), "{name} holds no prompt: write {EXAMPLE} on each line");
+    Ok(prompts)
+}
+
+const EXAMPLE: &str = r#"{"prompt": "Some text"}"#;
+
+fn prompt(number: usize, line: &str) -> Result<Prompt> {
+    let value: Value =
+        serde_json::from_str(line).with_context(|| format!("not JSON: write one object such as {EXAMPLE}"))?;
+    let Value::Object(fields) = &value else {
+        bail!("{} where an object belongs: write {EXAMPLE}", kind(&value));
+    };
+    let Some(text) = fields.get("prompt") else {
+        let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+        let found = if names.is_empty() { "no field".into() } else { format!("only `{}`", names.join("`, `")) };
+        bail!("field `prompt` is missing, there is {found}: write {EXAMPLE}");
+    };
+    let Value::String(text) = text else {
+        bail!("field `prompt` is {} where a text belongs: write {EXAMPLE}", kind(text));
+    };
+    let id = name(fields, "id")?.unwrap_or_else(|| format!("line {number}"));
+    Ok(Prompt { id, category: name(fields, "category")?, text: text.clone() })
+}
+
+/// A field that may be absent. Numbers are taken too, as many data sets number their prompts.
+fn name(fields: &Map<String, Value>, field: &str) -> Result<Option<String>> {
+    match fields.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(other) => bail!("field `{field}` is {} where a text belongs: write a text or leave it out", kind(other)),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prompts read `id/category/text`, with `-` for no category.
+    fn check(content: &str, expected: Result<&[&str], &str>) {
+        let show = |p: &Prompt| format!("{}/{}/{}", p.id, p.category.as_deref().unwrap_or("-"), p.text);
+        let got = parse("p.jsonl", content).map(|prompts| prompts.iter().map(show).collect::<Vec<_>>());
+        match (got, expected) {
+            (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{content:?}"),
+            (Err(got), Err(expected)) => assert!(format!("{got:#}").contains(expected), "{content:?}: {got:#}"),
+            (got, expected) => panic!("{content:?}: {got:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn every_line_is_a_prompt() {
+        check(r#"{"id": "a", "category": "code", "prompt": "fn"}"#, Ok(&["a/code/fn"]));
+        check(r#"{"prompt": "fn", "turns": [1], "score": 2.5}"#, Ok(&["line 1/-/fn"]));
+        check(r#"{"id": 81, "category": null, "prompt": "fn"}"#, Ok(&["81/-/fn"]));
+        check("{\"prompt\": \"a\\nb\"}\n\n  \t\n{\"prompt\": \"c\"}", Ok(&["line 1/-/a\nb", "line 4/-/c"]));
+        check("\u{feff}{\"prompt\": \"a\"}\r\n\r\n{\"prompt\": \"b\"}\r\n", Ok(&["line 1/-/a", "line 3/-/b"]));
+        check(r#"{"prompt": "é \ud83e\udd80 \u0000 "}"#, Ok(&["line 1/-/é 🦀 \0 "]));
+        // An empty prompt is a prompt here; it is refused once it is known to have no token.
+        check(r#"{"prompt": ""}"#, Ok(&["line 1/-/"]));
+    }
+
+    #[test]
+    fn what_is_no_prompt_is_named_with_its_line_and_remedy() {
+        check("", Err(r#"p.jsonl holds no prompt: write {"prompt": "Some text"} on each line"#));
+        check("\u{feff}", Err("p.jsonl holds no prompt"));
+        check("\n  \r\n\t\n", Err("p.jsonl holds no prompt"));
+        check(
+            "Some text",
+            Err(r#"p.jsonl line 1: not JSON: write one object such as {"prompt": "Some text"}: expected"#),
+        );
+        check("{\"prompt\": \"a\"}\n{\"prompt\": ", Err("p.jsonl line 2: not JSON"));
+        check(r#"{"prompt": "a"} {"prompt": "b"}"#, Err("p.jsonl line 1: not JSON"));
+        check("[", Err("p.jsonl line 1: not JSON"));
+        check("[\"a\"]", Err("p.jsonl line 1: a list where an object belongs: write {"));
+        check("\"a\"", Err("p.jsonl line 1: a text where an object belongs"));
+        check("\n{}", Err("p.jsonl line 2: field `prompt` is missing, there is no field: write {"));
+        check(r#"{"text": "a", "id": "b"}"#, Err("field `prompt` is missing, there is only `id`, `text`"));
+        check(r#"{"Prompt": "a"}"#, Err("field `prompt` is missing, there is only `Prompt`"));
+        check(r#"{"prompt": 3}"#, Err("line 1: field `prompt` is a number where a text belongs: write {"));
+        check(r#"{"prompt": null}"#, Err("field `prompt` is null where a text belongs"));
+        check(r#"{"prompt": ["a"]}"#, Err("field `prompt` is a list where a text belongs"));
+        check(r#"{"prompt": "a", "id": {}}"#, Err("field `id` is an object where a text belongs"));
+        check(r#"{"prompt": "a", "category": true}"#, Err("field `category` is a boolean where a text belongs"));
+    }
+}
