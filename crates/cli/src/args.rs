@@ -58,16 +58,16 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Passes over every cell.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) rounds: Option<i64>,
     /// JSONL file with a `prompt` on each line, or `bundled` [list].
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<String>,
     /// Prompts to take, spread evenly over the file; 0 takes all [list].
-    #[arg(long, value_name = "N")]
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) num_prompts: Option<String>,
     /// Sequences that run together [list].
-    #[arg(long, value_name = "N")]
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) batch: Option<String>,
     #[command(flatten)]
     pub(crate) cell: CellArgs,
@@ -98,10 +98,10 @@ pub(crate) struct CellArgs {
     #[arg(long, value_name = "FORMAT")]
     pub(crate) kv_dtype: Option<String>,
     /// Most prompt tokens of a sequence in one step [list].
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, allow_negative_numbers = true, value_name = "TOKENS")]
     pub(crate) chunk: Option<String>,
     /// Tokens to generate for each prompt [list].
-    #[arg(long, value_name = "N")]
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) max_new_tokens: Option<String>,
     /// Generate past end-of-text tokens.
     #[arg(long)]
@@ -110,22 +110,22 @@ pub(crate) struct CellArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
     /// 0 always takes the best token [list].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) temperature: Option<String>,
     /// Keep this many likeliest tokens; 0 keeps all [list].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_k: Option<String>,
     /// Keep the likeliest tokens up to this probability; 1 keeps all [list].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_p: Option<String>,
     /// Drop tokens below this share of the likeliest one's probability [list].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) min_p: Option<String>,
     /// Seed of sampling and of the order of cells.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) seed: Option<i64>,
     /// Worker threads; 0 takes one for each physical core.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) threads: Option<i64>,
     /// Where to run: auto or cpu.
     #[arg(long)]

@@ -1,16 +1,17 @@
 //! `specquant generate`: one prompt, continued.
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
-use specquant_core::expand;
+use serde::Serialize;
+use specquant_core::{Reason, RunSpec, expand};
+use specquant_engine::Output;
 use specquant_metrics::Summary;
 use specquant_workload::Prompt;
 
-use crate::Ended;
 use crate::args::GenerateArgs;
 use crate::interrupt::Interrupt;
 use crate::overlay::cell_table;
 use crate::run::Bench;
+use crate::{Ended, show};
 
 /// Continues the prompt and prints its continuation.
 pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
@@ -30,26 +31,31 @@ pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
     let summary = Summary::of(std::slice::from_ref(&pass.measured));
     let output = &pass.outputs[0];
     if json {
-        let document = json!({
-            "text": output.text,
-            "tokens": output.tokens,
-            "reason": output.reason,
-            "spec": cell,
-            "device": bench.device(),
-            "summary": summary,
-        });
-        println!("{document}");
+        let (device, summary) = (bench.device(), &summary);
+        let Output { text, tokens, reason, .. } = output;
+        show(&serde_json::to_string(&Document { text, tokens, reason: *reason, spec: cell, device, summary })?)?;
         return Ok(Ended::Done);
     }
-    println!("{}", output.text);
-    let rates = &summary.acceptance;
-    eprint!("{} tokens, ended by {:?} | {}", output.tokens.len(), output.reason, bench.device());
+    show(&output.text)?;
+    let mut facts = vec![format!("{} tokens, ended by {:?}", output.tokens.len(), output.reason), bench.device()];
     if let (Some(ttft), Some(decode)) = (&summary.latency.ttft_ms, summary.phases.decode_tok_s) {
-        eprint!(" | TTFT {:.1} ms, decode {decode:.0} tok/s", ttft.p50.value);
+        facts.push(format!("TTFT {:.1} ms, decode {decode:.0} tok/s", ttft.p50.value));
     }
+    let rates = &summary.acceptance;
     if let Some(acceptance) = rates.draft_acceptance {
-        eprint!(" | {}: accepted {acceptance:.3} of drafted, tau {:.2}", cell.speculation, rates.tau);
+        facts.push(format!("{}: accepted {acceptance:.3} of drafted, tau {:.2}", cell.speculation, rates.tau));
     }
-    eprintln!();
+    eprintln!("{}", facts.join(" | "));
     Ok(Ended::Done)
+}
+
+/// What `generate --json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    text: &'a str,
+    tokens: &'a [u32],
+    reason: Reason,
+    spec: &'a RunSpec,
+    device: String,
+    summary: &'a Summary,
 }

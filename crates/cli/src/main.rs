@@ -11,8 +11,10 @@ mod overlay;
 mod quality;
 mod run;
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use anyhow::{Context, Result};
 use clap::Parser;
 
 use args::{Args, Command, ModelCommand};
@@ -42,8 +44,18 @@ fn main() -> ExitCode {
         Ok(Ended::Wrong) => ExitCode::from(1),
         Ok(Ended::Interrupted) => ExitCode::from(130),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // Some libraries break their messages into lines.
+            let message = format!("{error:#}");
+            eprintln!("error: {}", message.lines().collect::<Vec<_>>().join(" ").trim_end());
             ExitCode::from(2)
         }
+    }
+}
+
+/// Prints a result and a line break to stdout. A reader that has gone away is no error: it has seen what it wanted.
+fn show(result: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{result}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        _ => Ok(()),
     }
 }

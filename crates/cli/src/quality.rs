@@ -1,14 +1,14 @@
 //! `specquant quality`: how good a model's predictions are in each weight format.
 
 use anyhow::{Context, Result};
-use serde_json::json;
-use specquant_core::Text;
-use specquant_engine::perplexity;
+use serde::Serialize;
+use specquant_core::{Text, WeightFormat};
+use specquant_engine::{Perplexity, perplexity};
 use specquant_machine::Machine;
 
-use crate::Ended;
 use crate::args::QualityArgs;
 use crate::device;
+use crate::{Ended, show};
 
 /// Prints the perplexity of a text for each format.
 pub(crate) fn quality(args: &QualityArgs, json: bool) -> Result<Ended> {
@@ -19,21 +19,40 @@ pub(crate) fn quality(args: &QualityArgs, json: bool) -> Result<Ended> {
     };
     let ids = files.tokenizer()?.encode(&text)?;
     let team = device::team(args.threads, &Machine::read())?;
-    let mut rows = Vec::new();
+    let mut formats = Vec::new();
     for weights in device::formats(&args.weights)? {
         let mut model = device::load(&files, weights, args.chunk, &team)?;
-        rows.push((weights, perplexity(&mut *model, &ids, args.chunk)?));
+        formats.push(Row { weights, perplexity: perplexity(&mut *model, &ids, args.chunk)? });
     }
-    if json {
-        let formats: Vec<_> =
-            rows.iter().map(|(weights, perplexity)| json!({ "weights": weights, "perplexity": perplexity })).collect();
-        println!("{}", json!({ "model": files.name(), "tokens": ids.len(), "formats": formats }));
-        return Ok(Ended::Done);
-    }
-    println!("{}: {} tokens, chunks of {}, second halves scored", files.name(), ids.len(), args.chunk);
-    println!("{:<10} {:>12} {:>14}", "weights", "perplexity", "scored tokens");
-    for (weights, perplexity) in rows {
-        println!("{weights:<10} {:>12.5} {:>14}", perplexity.value, perplexity.scored_tokens);
-    }
+    let document = Document { model: files.name(), tokens: ids.len(), formats };
+    show(&if json { serde_json::to_string(&document)? } else { document.table(args.chunk) })?;
     Ok(Ended::Done)
+}
+
+/// What the command found.
+#[derive(Serialize)]
+struct Document<'a> {
+    model: &'a str,
+    /// Tokens of the text.
+    tokens: usize,
+    formats: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    weights: WeightFormat,
+    perplexity: Perplexity,
+}
+
+impl Document<'_> {
+    fn table(&self, chunk: usize) -> String {
+        let head = format!(
+            "{}: {} tokens, chunks of {chunk}, second halves scored\n{:<10} {:>12} {:>14}",
+            self.model, self.tokens, "weights", "perplexity", "scored tokens"
+        );
+        let row = |row: &Row| {
+            format!("{:<10} {:>12.5} {:>14}", row.weights, row.perplexity.value, row.perplexity.scored_tokens)
+        };
+        [head].into_iter().chain(self.formats.iter().map(row)).collect::<Vec<_>>().join("\n")
+    }
 }

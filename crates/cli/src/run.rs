@@ -15,10 +15,10 @@ use specquant_core::{RunSpec, expand};
 use specquant_machine::utc_stamp;
 use specquant_report::{ArmPass, Check, Digest, Record, Round, Run, RunFolder};
 
-use crate::Ended;
 use crate::args::RunArgs;
 use crate::interrupt::Interrupt;
 use crate::overlay::run_table;
+use crate::{Ended, show};
 
 pub(crate) use bench::{Bench, Pass};
 
@@ -42,11 +42,7 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     }
     let interrupted = rounds.len() < cells[0].rounds;
     let record = Record::derive(&run, &rounds, interrupted)?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&record)?);
-    } else {
-        print(&record, &folder);
-    }
+    show(&if json { serde_json::to_string_pretty(&record)? } else { screen(&record, &folder) })?;
     Ok(match (record.has_wrong_output(), interrupted) {
         (true, _) => Ended::Wrong,
         (false, true) => Ended::Interrupted,
@@ -131,16 +127,15 @@ fn report(record: &Record) -> String {
     format!("{}\n{}\n", specquant_report::markdown(record), notes(record).join("\n"))
 }
 
-fn print(record: &Record, folder: &RunFolder) {
-    println!("{}\n", specquant_report::header(record));
-    println!("{}", specquant_report::text(record));
-    for line in notes(record) {
-        println!("{line}");
-    }
-    println!(
-        "Saved {} (record.json, report.md). Next: run --target DIR --draft DIR | run --batch 1,8",
+/// What the terminal shows of a run.
+fn screen(record: &Record, folder: &RunFolder) -> String {
+    format!(
+        "{}\n\n{}\n{}\nSaved {} (record.json, report.md). Next: run --target DIR --draft DIR | run --batch 1,8",
+        specquant_report::header(record),
+        specquant_report::text(record),
+        notes(record).join("\n"),
         folder.path().display()
-    );
+    )
 }
 
 /// What must be known to read the table, and what it means.

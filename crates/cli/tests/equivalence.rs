@@ -111,11 +111,7 @@ impl Model for Recording {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<Scores>> {
-        let ask = |run: &Run<'_>| {
-            let score = if run.score.rows() > 0 { Score::Logits { rows: run.score.rows() } } else { Score::Nothing };
-            Run { score, ..run.clone() }
-        };
-        let asked = Batch { runs: batch.runs.iter().map(ask).collect() };
+        let asked = Batch { runs: batch.runs.iter().map(with_logits).collect() };
         let mut answers = self.inner.forward(&asked)?;
         for (run, answer) in batch.runs.iter().zip(&mut answers) {
             let Scores::Logits(rows) = answer else { continue };
@@ -136,6 +132,12 @@ impl Model for Recording {
     fn copy_kv(&mut self, copies: &[SlotCopy]) -> Result<()> {
         self.inner.copy_kv(copies)
     }
+}
+
+/// The same run, answered by all logits.
+fn with_logits<'a>(run: &Run<'a>) -> Run<'a> {
+    let score = if run.score.rows() > 0 { Score::Logits { rows: run.score.rows() } } else { Score::Nothing };
+    Run { score, ..run.clone() }
 }
 
 fn bits(row: &[f32]) -> u64 {

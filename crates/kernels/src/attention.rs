@@ -9,7 +9,7 @@ use specquant_core::KvDtype;
 use crate::backend::Heads;
 use crate::exp::exp;
 use crate::kv_store::KvStore;
-use crate::simd::{KvElement, MAX_LANES, Simd, for_isa, load_up_to, store_up_to};
+use crate::simd::{KvElement, Simd, for_isa, load_up_to, store_up_to};
 use crate::team::{Output, Team};
 
 /// Positions of one block; its keys and values of one head stay in the nearest cache.
@@ -212,40 +212,52 @@ unsafe fn scores<S: Simd, E: KvElement, const H: usize>(
     slots: &[u32],
     weights: &mut [[f32; BLOCK]; H],
 ) {
-    // SAFETY: the caller keeps the contract; a vector of `q` ends before the longest head, rounded up.
+    // SAFETY: the caller keeps the contract; the groups of four and the full vectors end within the block.
     unsafe {
-        // The queries with zeros up to a full vector, as the store has the keys.
-        let mut q = [[0f32; KvStore::MAX_HEAD]; H];
-        for h in 0..H {
-            q[h][..job.dim].copy_from_slice(std::slice::from_raw_parts(job.q.add((head + h) * job.dim), job.dim));
-        }
-        let vectors = job.dim.div_ceil(S::LANES);
-        let zero = S::splat(0.0);
+        let q = job.q.add(head * job.dim);
+        let whole = job.dim / S::LANES * S::LANES;
         let mut start = 0;
         while start < slots.len() {
-            let count = S::LANES.min(slots.len() - start);
-            let mut partial = [[zero; MAX_LANES]; H];
-            for j in 0..count {
-                let key = job.keys.add(*slots.get_unchecked(start + j) as usize * job.stride);
-                let mut acc = [zero; H];
-                for v in 0..vectors {
-                    let k = E::load::<S>(key.add(v * S::LANES));
+            // Where fewer than four keys are left, the last one stands in for the others.
+            let mut keys = [job.keys; 4];
+            for j in 0..4 {
+                let slot = *slots.get_unchecked((start + j).min(slots.len() - 1));
+                keys[j] = job.keys.add(slot as usize * job.stride);
+            }
+            let mut acc = [[S::splat(0.0); 4]; H];
+            let mut d = 0;
+            while d < whole {
+                for j in 0..4 {
+                    let k = E::load::<S>(keys[j].add(d));
                     for h in 0..H {
-                        acc[h] = S::fma(S::load(q[h].as_ptr().add(v * S::LANES)), k, acc[h]);
+                        acc[h][j] = S::fma(S::load(q.add(h * job.dim + d)), k, acc[h][j]);
                     }
                 }
-                for h in 0..H {
-                    partial[h][j] = acc[h];
+                d += S::LANES;
+            }
+            if whole < job.dim {
+                for j in 0..4 {
+                    let k = E::load::<S>(keys[j].add(d));
+                    for h in 0..H {
+                        let q = S::load_first(q.add(h * job.dim + d), job.dim - d);
+                        acc[h][j] = S::fma(q, k, acc[h][j]);
+                    }
                 }
             }
             for h in 0..H {
-                let at = weights[h].as_mut_ptr().add(start);
-                S::store(at, S::mul(S::sums(&partial[h]), S::splat(job.scale)));
-                for j in count..S::LANES {
-                    *at.add(j) = f32::NEG_INFINITY;
-                }
+                S::sums(&acc[h], weights[h].as_mut_ptr().add(start));
             }
-            start += S::LANES;
+            start += 4;
+        }
+        let padded = slots.len().next_multiple_of(S::LANES);
+        for h in 0..H {
+            let weights = weights[h].as_mut_ptr();
+            for j in (0..padded).step_by(S::LANES) {
+                S::store(weights.add(j), S::mul(S::load(weights.add(j)), S::splat(job.scale)));
+            }
+            for j in slots.len()..padded {
+                *weights.add(j) = f32::NEG_INFINITY;
+            }
         }
     }
 }

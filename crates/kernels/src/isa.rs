@@ -44,7 +44,8 @@ impl Isa {
     /// Outputs of one panel of a packed matrix: two vectors, which leaves registers for six rows of accumulators.
     pub(crate) fn panel(self) -> usize {
         match self {
-            Isa::Scalar | Isa::Avx2 => 16,
+            Isa::Scalar => 8,
+            Isa::Avx2 => 16,
             Isa::Avx512 => 32,
         }
     }

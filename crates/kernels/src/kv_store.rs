@@ -22,9 +22,6 @@ pub struct KvStore {
 }
 
 impl KvStore {
-    /// The longest head that attention has room for.
-    pub(crate) const MAX_HEAD: usize = 512;
-
     /// A zeroed store.
     ///
     /// # Errors
@@ -32,11 +29,6 @@ impl KvStore {
     pub fn new(shape: KvShape) -> Result<KvStore> {
         let KvShape { layers, slots, kv_heads, head_dim, dtype } = shape;
         ensure!(layers * slots * kv_heads * head_dim > 0, "a KV store needs layers, slots and heads: {shape:?}");
-        ensure!(
-            head_dim <= KvStore::MAX_HEAD,
-            "heads of {head_dim} elements; attention is made for {}",
-            KvStore::MAX_HEAD
-        );
         let stride = head_dim.next_multiple_of(MAX_LANES);
         let bytes = 2 * layers * kv_heads * slots * stride * dtype.bytes();
         let data = Buffer::zeroed(bytes).with_context(|| format!("a KV store of {slots} {dtype} slots"))?;

@@ -129,14 +129,14 @@ unsafe fn block<S: Simd, E: Element, const R: usize, const P: usize>(job: &Produ
             }
             w = w.add(width);
         }
-        for (r, row_acc) in acc.iter().enumerate() {
-            for (p, [low, high]) in row_acc.iter().enumerate() {
+        for r in 0..R {
+            for p in 0..P {
                 let column = (panel + p) * width;
                 let y = job.y.add((row + r) * job.outputs + column);
                 let left = job.outputs - column;
-                store_up_to::<S>(y, left, *low);
+                store_up_to::<S>(y, left, acc[r][p][0]);
                 if left > S::LANES {
-                    store_up_to::<S>(y.add(S::LANES), left - S::LANES, *high);
+                    store_up_to::<S>(y.add(S::LANES), left - S::LANES, acc[r][p][1]);
                 }
             }
         }

@@ -226,7 +226,7 @@ mod tests {
         check(&json!({ "rope_parameters": null, "rope_theta": 5e5 }), |config| config.rope_theta = 5e5);
         check(&json!({ "rope_parameters": {}, "rope_theta": 500_000 }), |config| config.rope_theta = 5e5);
         check(&json!({ "rope_parameters": { "rope_theta": 77 }, "rope_theta": 5e5 }), |config| {
-            config.rope_theta = 77.0
+            config.rope_theta = 77.0;
         });
         check(&json!({ "rope_scaling": { "type": "default" } }), |_| {});
         check(&json!({ "eos_token_id": [3, 5] }), |config| config.eos_token_ids = vec![3, 5]);

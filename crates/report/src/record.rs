@@ -35,6 +35,10 @@ pub struct Run {
     pub prompt_tokens: f64,
     /// The cells, in the order of the arms.
     pub cells: Vec<RunSpec>,
+    /// For each cell its target's place in `models`.
+    pub targets: Vec<usize>,
+    /// For each cell its draft model's place in `models`, if it has one.
+    pub drafts: Vec<Option<usize>>,
 }
 
 /// A run and what came of it.

@@ -3,32 +3,31 @@
 //! Every rate stands in a row with a latency percentile, and every ratio says what it is a ratio to.
 
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
-use specquant_core::{RunSpec, Sampling};
-use specquant_metrics::{Paired, Spread};
+use specquant_core::Sampling;
+use specquant_metrics::{Paired, Percentile};
 
-use crate::record::{Arm, Record, Speedup, Verdict};
+use crate::record::{Record, Speedup, Verdict};
 
 /// Column titles; units stand in the second line.
-const COLUMNS: [&str; 15] = [
-    "target",
-    "weights",
-    "spec",
+const COLUMNS: [&str; 14] = [
+    "target\n",
+    "weights\n",
+    "spec\n",
     "prefill\ntok/s",
     "decode\ntok/s",
-    "TTFT\np50 ms",
-    "TPOT\np50 ms",
-    "TPOT\np95 ms",
-    "vs own plain\n[95%]",
+    "TTFT p50\nms",
+    "TPOT p50/p95\nms",
+    "decode vs own plain\n[95%]",
     "predicted\n",
-    "vs f16\nplain",
+    "vs plain\nf16",
     "alpha\n",
-    "accepted\n/ drafted",
+    "accepted\n",
     "tau\n",
     "output\n",
 ];
 
 /// Columns whose values are words.
-const WORDS: [usize; 4] = [0, 1, 2, 14];
+const WORDS: [usize; 4] = [0, 1, 2, 13];
 
 /// What was run, on what: the lines above the table.
 pub fn header(record: &Record) -> String {
@@ -70,9 +69,8 @@ pub fn markdown(record: &Record) -> String {
 fn render(record: &Record, style: TableStyle, title: fn(&str) -> String) -> String {
     let mut table = Table::new();
     table.load_style(style).set_header(COLUMNS.map(title));
-    let mut last_target = String::new();
-    for arm in &record.arms {
-        table.add_row(row(record, arm, &mut last_target));
+    for at in 0..record.arms.len() {
+        table.add_row(row(record, at));
     }
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_cell_alignment(if WORDS.contains(&at) { CellAlignment::Left } else { CellAlignment::Right });
@@ -80,22 +78,22 @@ fn render(record: &Record, style: TableStyle, title: fn(&str) -> String) -> Stri
     table.trim_fmt()
 }
 
-fn row(record: &Record, arm: &Arm, last_target: &mut String) -> Vec<String> {
+fn row(record: &Record, at: usize) -> Vec<String> {
+    let arm = &record.arms[at];
     let (summary, latency) = (&arm.summary, &arm.summary.latency);
-    let target = target(record, &arm.spec);
-    let shown = if *last_target == target { String::new() } else { target.clone() };
-    *last_target = target;
+    let targets = &record.run.targets;
+    let repeated = at > 0 && targets[at] == targets[at - 1];
+    let target = if repeated { String::new() } else { parameters(record.run.models[targets[at]].parameters) };
     let control = record.arms.iter().any(|other| other.spec != arm.spec && other.spec.plain() == arm.spec);
     let drafted = summary.acceptance.drafting_steps > 0;
     vec![
-        shown,
+        target,
         arm.spec.weights.to_string(),
         arm.spec.speculation.to_string(),
         rate(summary.phases.prefill_tok_s),
         rate(summary.phases.decode_tok_s),
-        milliseconds(latency.ttft_ms.as_ref(), |spread| spread.p50.value),
-        milliseconds(latency.tpot_ms.as_ref(), |spread| spread.p50.value),
-        milliseconds(latency.tpot_ms.as_ref(), |spread| spread.p95.value),
+        latency.ttft_ms.map_or(String::new(), |ttft| milliseconds(ttft.p50)),
+        latency.tpot_ms.map_or(String::new(), |tpot| format!("{}/{}", milliseconds(tpot.p50), milliseconds(tpot.p95))),
         arm.vs_plain.as_ref().map_or(if control { "control" } else { "" }.into(), |ratio| interval(&ratio.decode)),
         arm.costs.and_then(|costs| costs.predicted).map_or(String::new(), |ratio| format!("{ratio:.2}x")),
         arm.vs_f16.as_ref().map_or(String::new(), |Speedup { decode, .. }| format!("{:.2}x", decode.ratio)),
@@ -104,12 +102,6 @@ fn row(record: &Record, arm: &Arm, last_target: &mut String) -> Vec<String> {
         if drafted { format!("{:.2}", summary.acceptance.tau) } else { String::new() },
         verdict(&arm.verdict),
     ]
-}
-
-/// The parameters of a cell's target, the first model with its weights under its name.
-fn target(record: &Record, spec: &RunSpec) -> String {
-    let model = record.run.models.iter().find(|model| model.weights == spec.weights);
-    model.map_or(spec.target.clone(), |model| parameters(model.parameters))
 }
 
 /// A count of parameters as people say it: 5.2M, 110M, 1.1B.
@@ -141,11 +133,13 @@ fn rate(value: Option<f64>) -> String {
     value.map_or(String::new(), |value| if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") })
 }
 
-fn milliseconds(spread: Option<&Spread>, pick: fn(&Spread) -> f64) -> String {
-    spread.map_or(String::new(), |spread| {
-        let value = pick(spread);
-        if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
-    })
+/// A percentile; one that the sample is too small for is marked.
+fn milliseconds(percentile: Percentile) -> String {
+    let mark = if percentile.supported { "" } else { "?" };
+    match percentile.value {
+        value if value < 10.0 => format!("{value:.2}{mark}"),
+        value => format!("{value:.0}{mark}"),
+    }
 }
 
 fn decimals(value: Option<f64>, places: usize) -> String {

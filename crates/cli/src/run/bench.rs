@@ -175,6 +175,8 @@ impl Bench {
             prompts: requests.len(),
             prompt_tokens: tokens as f64 / requests.len() as f64,
             cells: self.arms.iter().map(|arm| arm.cell.clone()).collect(),
+            targets: self.arms.iter().map(|arm| arm.target).collect(),
+            drafts: self.arms.iter().map(|arm| arm.draft.map(|at| at + self.targets.len())).collect(),
         }
     }
 }

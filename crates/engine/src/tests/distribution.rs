@@ -3,6 +3,8 @@
 //! Bounds hold at a false alarm of 1e-9: chi-square with cells pooled to five expected counts, and
 //! P(TV >= sqrt((V - 1) / N) / 2 + t) <= exp(-2 N t^2).
 
+use std::collections::HashMap;
+
 use anyhow::Result;
 use specquant_core::{Dist, EventKind, Kv, Model, Request, Rng, Sampling, SeqId, Use, dist, pick};
 use specquant_kv::Full;
@@ -155,22 +157,37 @@ fn sampled_output_keeps_its_law_where_a_full_pool_costs_drafts_and_places() {
 /// A judge of drafts: the real one, or one with a mistake.
 type Verify = fn(&Draft, &[Dist], Rng, usize) -> Verdict;
 
+/// A model's distribution after every history of this test.
+type Table = HashMap<Vec<u32>, Dist>;
+
+fn table(rule: Rule, sampling: &Sampling) -> Table {
+    let (model, mut table, mut open) = (fake(rule), Table::new(), vec![PROMPT.to_vec()]);
+    while let Some(tokens) = open.pop() {
+        if tokens.len() + 1 < PROMPT.len() + LEN {
+            open.extend((0..VOCAB as u32).map(|id| [tokens.as_slice(), &[id]].concat()));
+        }
+        let dist = dist(&model.logits(&tokens), sampling);
+        table.insert(tokens, dist);
+    }
+    table
+}
+
 /// One request by the plainest loop around `verify`, without caches and batches.
-fn generate_by(verify: Verify, models: (&Fake, &Fake), request: &Request) -> Vec<u32> {
+fn generate_by(verify: Verify, models: &(Table, Table), request: &Request) -> Vec<u32> {
     let (mut tokens, rng) = (request.prompt.clone(), Rng { seed: request.seed, request: request.id });
     let end = tokens.len() + request.max_new_tokens;
     while tokens.len() < end {
         let start = tokens.len();
         let depth = if start == request.prompt.len() { 0 } else { DEPTH.min(end - start - 1) };
         let mut draft = Draft::default();
-        let mut target = vec![dist(&models.0.logits(&tokens), &request.sampling)];
+        let mut target = vec![models.0[&tokens].clone()];
         for i in 0..depth {
-            let drawn_from = dist(&models.1.logits(&tokens), &request.sampling);
+            let drawn_from = models.1[&tokens].clone();
             let token = drawn_from.sample(rng.uniform(start + i, Use::Draft));
             tokens.push(token);
             draft.tokens.push(token);
             draft.dists.push(drawn_from);
-            target.push(dist(&models.0.logits(&tokens), &request.sampling));
+            target.push(models.0[&tokens].clone());
         }
         let verdict = verify(&draft, &target, rng, start);
         tokens.truncate(start + verdict.accepted);
@@ -211,9 +228,10 @@ fn shares_one_random_number(draft: &Draft, target: &[Dist], rng: Rng, position: 
 
 #[test]
 fn the_check_catches_each_wrong_way_to_verify() {
-    let (target, draft, laws, requests) = (fake(TARGET), fake(DRAFT), law(1.0), requests(heat(1.0)));
+    let models = (table(TARGET, &heat(1.0)), table(DRAFT, &heat(1.0)));
+    let (laws, requests) = (law(1.0), requests(heat(1.0)));
     let outputs = |verify: Verify, n: usize| -> Vec<Vec<u32>> {
-        requests[..n].iter().map(|request| generate_by(verify, (&target, &draft), request)).collect()
+        requests[..n].iter().map(|request| generate_by(verify, &models, request)).collect()
     };
     // The loop around the mutants is the engine's: with the real `verify` it gives the same tokens.
     let engine: Vec<_> = rig(DEPTH).run(&requests[..500]).unwrap().outputs;

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{MAX_LANES, Simd};
+use super::Simd;
 
 /// The AVX2 path.
 #[derive(Clone, Copy)]
@@ -108,8 +108,8 @@ impl Simd for Avx2 {
         _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
     }
     #[inline(always)]
-    unsafe fn sums(rows: &[__m256; MAX_LANES]) -> __m256 {
-        sums_of_8([rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]])
+    unsafe fn sums(v: &[__m256; 4], to: *mut f32) {
+        sums_of_8(*v, to);
     }
 }
 
@@ -119,11 +119,9 @@ unsafe fn power_of_two(n: __m256i) -> __m256 {
     _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
 }
 
-/// Lane `i` is the sum of the lanes of `v[i]`: neighbours first, then pairs, then the two halves.
+/// Stores the sums of four vectors of 8: neighbours first, then pairs, then the two halves.
 #[inline(always)]
-pub(super) unsafe fn sums_of_8(v: [__m256; 8]) -> __m256 {
-    let (a, b) = (_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    let (c, d) = (_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
-    let (low, high) = (_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
+pub(super) unsafe fn sums_of_8([a, b, c, d]: [__m256; 4], to: *mut f32) {
+    let v = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)));
 }

@@ -5,8 +5,8 @@
 
 use std::arch::x86_64::*;
 
+use super::Simd;
 use super::avx2::sums_of_8;
-use super::{MAX_LANES, Simd};
 
 /// The AVX-512 path.
 #[derive(Clone, Copy)]
@@ -108,11 +108,8 @@ impl Simd for Avx512 {
         _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
     }
     #[inline(always)]
-    unsafe fn sums(r: &[__m512; MAX_LANES]) -> __m512 {
-        let low = [fold(r[0]), fold(r[1]), fold(r[2]), fold(r[3]), fold(r[4]), fold(r[5]), fold(r[6]), fold(r[7])];
-        let high =
-            [fold(r[8]), fold(r[9]), fold(r[10]), fold(r[11]), fold(r[12]), fold(r[13]), fold(r[14]), fold(r[15])];
-        _mm512_insertf32x8::<1>(_mm512_castps256_ps512(sums_of_8(low)), sums_of_8(high))
+    unsafe fn sums(v: &[__m512; 4], to: *mut f32) {
+        sums_of_8([fold(v[0]), fold(v[1]), fold(v[2]), fold(v[3])], to);
     }
 }
 

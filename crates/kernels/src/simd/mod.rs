@@ -64,8 +64,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn sum(v: Self::F) -> f32;
     /// The largest lane.
     unsafe fn largest(v: Self::F) -> f32;
-    /// Lane `i` of the result is the sum of the lanes of `rows[i]`, each in the same fixed order.
-    unsafe fn sums(rows: &[Self::F; MAX_LANES]) -> Self::F;
+    /// Stores the sums of the lanes of four vectors, each in the same fixed order.
+    unsafe fn sums(v: &[Self::F; 4], to: *mut f32);
 }
 
 /// Loads up to a full vector: `n` lanes if fewer than `LANES` are left, zeros in the others.

@@ -1,4 +1,4 @@
-//! The portable path: arrays of 8 lanes in loops that the compiler turns into whatever vectors the target has.
+//! The portable path: arrays of 4 lanes in loops that the compiler turns into whatever vectors the target has.
 //!
 //! No operation calls a library function: a multiply-add rounds twice, and rounding uses a constant.
 
@@ -7,9 +7,9 @@
 
 use half::f16;
 
-use super::{MAX_LANES, Simd};
+use super::Simd;
 
-const LANES: usize = 8;
+const LANES: usize = 4;
 
 /// The portable path.
 #[derive(Clone, Copy)]
@@ -118,7 +118,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     unsafe fn sum(v: Self::F) -> f32 {
-        ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]))
+        (v[0] + v[2]) + (v[1] + v[3])
     }
     #[inline(always)]
     unsafe fn largest(v: Self::F) -> f32 {
@@ -129,8 +129,10 @@ impl Simd for Scalar {
         most
     }
     #[inline(always)]
-    unsafe fn sums(rows: &[Self::F; MAX_LANES]) -> Self::F {
-        lanes!(|i| Self::sum(rows[i]))
+    unsafe fn sums(v: &[Self::F; 4], to: *mut f32) {
+        for (i, v) in v.iter().enumerate() {
+            *to.add(i) = Self::sum(*v);
+        }
     }
 }
 

@@ -144,10 +144,14 @@ fn a_folder_that_is_none_is_named() {
     }
     let files = ModelFiles::folder(path).unwrap();
     contains(&files.tokenizer().unwrap_err(), &[&path.display().to_string(), "tokenizer.json is missing"]);
-    let truncated = &TINY.files()[WEIGHTS][..2000];
-    std::fs::write(path.join(WEIGHTS), truncated).unwrap();
-    let error = load(&files, &options(WeightFormat::F32)).err().expect("truncated");
-    contains(&error, &[&path.display().to_string(), WEIGHTS, "truncated"]);
+    let foreign = include_bytes!("../../../../models/target/tokenizer.json");
+    std::fs::write(path.join("tokenizer.json"), foreign).unwrap();
+    contains(&files.tokenizer().unwrap_err(), &["tokenizer.json", "4095", "vocab_size 64", "two models"]);
+    for length in [0, 7, 2000] {
+        std::fs::write(path.join(WEIGHTS), &TINY.files()[WEIGHTS][..length]).unwrap();
+        let error = load(&files, &options(WeightFormat::F32)).err().expect("truncated");
+        contains(&error, &[&path.display().to_string(), WEIGHTS, "truncated", &length.to_string()]);
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The model crate from outside: agreement with golden values and with an independent reference, bits that do not depend
 //! on how a step is made up, and the errors of broken checkpoints.
 
+#![allow(clippy::unwrap_used, reason = "all of this is tests; only their entry points are known as such to clippy")]
+
 mod errors;
 mod golden;
 mod invariance;

@@ -135,7 +135,7 @@ fn check_files(files: &ModelFiles, tiny: Tiny, format: WeightFormat, kv_dtype: K
     assert!(spread > 1.0, "logits up to {spread} only: the bound would not say much");
 }
 
-const F32: (WeightFormat, KvDtype, f64) = (WeightFormat::F32, KvDtype::F32, 2e-5);
+const F32: (WeightFormat, KvDtype, f64) = (WeightFormat::F32, KvDtype::F32, 5e-5);
 
 #[test]
 fn logits_agree_with_a_reference_in_f64() {
@@ -147,7 +147,7 @@ fn logits_agree_with_a_reference_in_f64() {
             }
         }
         // A key or value that lies between two f16 may be rounded to either.
-        check(Tiny { dtype, ..TINY }, Format::F16, Kv::F16, 2e-3);
+        check(Tiny { dtype, ..TINY }, Format::F16, Kv::F16, 1e-3);
     }
     let (format, kv, bound) = F32;
     for kv_heads in [1, 2, 4] {

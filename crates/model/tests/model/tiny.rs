@@ -11,8 +11,10 @@ use specquant_model::ModelFiles;
 
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
-/// Name, shape and elements of each tensor; the elements are those that the stored type holds.
-pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
+/// Shape and elements of a tensor; the elements are those that the stored type holds.
+pub(crate) type Tensor = (Vec<usize>, Vec<f64>);
+
+pub(crate) type Tensors = BTreeMap<String, Tensor>;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tiny {
@@ -107,7 +109,7 @@ pub(crate) fn model(files: Files) -> ModelFiles {
 }
 
 /// A safetensors file that holds these tensors as `dtype`.
-pub(crate) fn safetensors(dtype: Dtype, tensors: &[(String, (Vec<usize>, Vec<f64>))]) -> Vec<u8> {
+pub(crate) fn safetensors(dtype: Dtype, tensors: &[(String, Tensor)]) -> Vec<u8> {
     let stored: Vec<_> =
         tensors.iter().map(|(name, (shape, elements))| (name, shape, store(dtype, elements))).collect();
     let views = stored.iter().map(|(name, shape, bytes)| {

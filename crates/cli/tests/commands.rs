@@ -1,0 +1,197 @@
+//! The program from outside: exit codes, one clear error for each kind of bad input, stable JSON, nothing lost.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the program in `folder`; `words` are separated by blanks.
+fn specquant(folder: &Path, words: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_specquant")).args(words.split(' ')).current_dir(folder).output().unwrap()
+}
+
+/// Runs the program and expects exit code 2, nothing on stdout, and one line on stderr with all of `parts`.
+fn refuses(folder: &Path, words: &str, parts: &[&str]) {
+    let output = specquant(folder, words);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{words}: {error}");
+    assert_eq!(output.stdout, b"", "{words}");
+    assert_eq!(error.trim_end().lines().count(), 1, "{words}: {error}");
+    for part in parts {
+        assert!(error.contains(part), "{words}: {error}");
+    }
+}
+
+/// A copy of the bundled draft that a case may damage.
+fn model(folder: &Path, name: &str) -> std::path::PathBuf {
+    let (from, to) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/draft"), folder.join(name));
+    fs::create_dir(&to).unwrap();
+    for file in ["config.json", "generation_config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+    to
+}
+
+fn replace(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{from}");
+    fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+#[test]
+fn bad_values_are_refused_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("empty.jsonl"), "\n").unwrap();
+    fs::write(folder.join("broken.jsonl"), "{\"prompt\": \"a\"}\n{\"prompt\": 3}\n").unwrap();
+    let long = format!("{{\"prompt\": \"{}\"}}\n", "fn main ".repeat(600));
+    fs::write(folder.join("long.jsonl"), long).unwrap();
+    fs::write(folder.join("spec.toml"), "weigths = 'f16'\n").unwrap();
+    for (words, parts) in [
+        ("run --weights q4_0", &["unknown weight format `q4_0`", "f32, f16 or bf16", "weights"][..]),
+        ("run --speculation medusa", &["unknown speculation `medusa`", "draft:4"]),
+        ("run --kv slab", &["unknown KV allocator `slab`", "paged:16"]),
+        ("run --device tpu", &["unknown device `tpu`", "auto or cpu"]),
+        ("run --max-new-tokens 0", &["max_new_tokens 0"]),
+        ("run --max-new-tokens many", &["many", "workload.max_new_tokens"]),
+        ("run --temperature -1", &["temperature -1"]),
+        ("run --batch 0", &["continuous:0"]),
+        ("run --num-prompts 97", &["97", "96"]),
+        ("run --set rounds", &["KEY=VALUE"]),
+        ("run --spec spec.toml", &["weigths", "expected one of"]),
+        ("run --spec nowhere.toml", &["nowhere.toml", "cannot read the spec"]),
+        ("run --prompts nowhere.jsonl", &["nowhere.jsonl", "JSONL"]),
+        ("run --prompts empty.jsonl --num-prompts 0", &["empty.jsonl", "no prompt"]),
+        ("run --prompts broken.jsonl --num-prompts 0", &["broken.jsonl", "2", "prompt"]),
+        ("run --prompts long.jsonl --num-prompts 0", &["tokens", "512", "context"]),
+        ("run --target nowhere", &["nowhere", "not a folder", "bundled"]),
+        ("generate --prompt x --weights f16,f32", &["one cell"]),
+        ("generate --prompt-file nowhere.txt", &["nowhere.txt"]),
+        ("quality --chunk 9999", &["9999", "512"]),
+        ("model info bundled:middle", &["middle", "target", "draft"]),
+        ("model logits bundled:draft --tokens 5000", &["5000", "4096"]),
+    ] {
+        refuses(folder, words, parts);
+    }
+    // Nothing was measured, so nothing was stored.
+    assert!(!folder.join("runs").exists());
+}
+
+#[test]
+fn damaged_models_are_refused_by_file_and_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let run = |name: &str| format!("run --target {name} --speculation off --num-prompts 1 --rounds 1");
+
+    let truncated = model(folder, "truncated").join("model.safetensors");
+    let bytes = fs::read(&truncated).unwrap();
+    fs::write(&truncated, &bytes[..bytes.len() / 2]).unwrap();
+    refuses(folder, &run("truncated"), &["truncated", "model.safetensors"]);
+
+    replace(&model(folder, "typed").join("config.json"), "\"hidden_size\": 128", "\"hidden_size\": \"wide\"");
+    refuses(folder, &run("typed"), &["config.json", "hidden_size"]);
+
+    fs::remove_file(model(folder, "wordless").join("tokenizer.json")).unwrap();
+    refuses(folder, &run("wordless"), &["wordless", "tokenizer.json"]);
+
+    replace(&model(folder, "shaped").join("config.json"), "\"intermediate_size\": 384", "\"intermediate_size\": 383");
+    refuses(folder, &run("shaped"), &["model.safetensors", "mlp", "383", "384"]);
+
+    // A draft whose token 300 means something else.
+    let tokenizer = model(folder, "foreign").join("tokenizer.json");
+    let mut vocabulary: Value = serde_json::from_str(&fs::read_to_string(&tokenizer).unwrap()).unwrap();
+    let words = vocabulary["model"]["vocab"].as_object_mut().unwrap();
+    let of = |id: u64| words.iter().find(|(_, value)| value.as_u64() == Some(id)).unwrap().0.clone();
+    let (one, other) = (of(40), of(41));
+    words.insert(one, 41.into());
+    words.insert(other, 40.into());
+    fs::write(&tokenizer, vocabulary.to_string()).unwrap();
+    refuses(folder, "run --draft foreign --num-prompts 1", &["foreign", "cannot draft for", "40"]);
+}
+
+/// A short run as JSON.
+fn short_run(folder: &Path, flags: &str) -> Value {
+    let output = specquant(folder, &format!("run --json --num-prompts 2 --max-new-tokens 16 {flags}"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{flags}: {error}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn two_runs_with_one_seed_accept_the_same_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let counts = |run: &Value| -> Vec<Value> {
+        let arms = run["arms"].as_array().unwrap();
+        arms.iter().map(|arm| arm["summary"]["acceptance_counts"].clone()).collect()
+    };
+    for flags in ["--seed 3", "--seed 3 --temperature 0.8"] {
+        let [a, b] = ["a", "b"].map(|out| {
+            let out = format!("{out}{}", flags.len());
+            short_run(folder, &format!("{flags} --rounds 2 --threads 2 --out {out}"))
+        });
+        assert_eq!(counts(&a), counts(&b), "{flags}");
+        assert!(a["arms"][1]["summary"]["acceptance"]["drafted"].as_u64().unwrap() > 0, "{flags}");
+    }
+}
+
+#[test]
+fn a_run_stores_its_spec_rounds_record_and_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let run = short_run(folder, "--rounds 2 --speculation draft:2 --out kept");
+    // The control was not named and was added.
+    let verdicts: Vec<&Value> = run["arms"].as_array().unwrap().iter().map(|arm| &arm["verdict"]).collect();
+    assert_eq!(verdicts, ["reference", "same_bits"]);
+    assert_eq!(fs::read_to_string(folder.join("kept/rounds.jsonl")).unwrap().lines().count(), 2);
+    let record: Value = serde_json::from_str(&fs::read_to_string(folder.join("kept/record.json")).unwrap()).unwrap();
+    assert_eq!(record, run);
+    assert!(fs::read_to_string(folder.join("kept/report.md")).unwrap().contains("| draft:2"));
+    // The stored spec repeats the run, and a stored run is never overwritten.
+    let again = short_run(folder, "--spec kept/spec.toml --out again");
+    assert_eq!(again["cells"], run["cells"]);
+    refuses(folder, "run --num-prompts 1 --rounds 1 --out kept", &["kept", "--out"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_keeps_the_rounds_that_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_specquant"))
+        .args(["run", "--num-prompts", "2", "--max-new-tokens", "16", "--rounds", "1000", "--out", "cut"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let rounds = folder.path().join("cut/rounds.jsonl");
+    let ended = || fs::read_to_string(&rounds).map_or(0, |text| text.lines().count());
+    while ended() < 2 {
+        assert!(run.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let asked = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
+    assert!(asked.success());
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("interrupted") && table.contains("=> "), "{table}");
+    let record = fs::read_to_string(folder.path().join("cut/record.json")).unwrap();
+    let record: Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["interrupted"], true);
+    assert_eq!(record["rounds"].as_u64().unwrap(), ended() as u64);
+}
+
+#[test]
+fn generate_is_the_same_with_and_without_a_draft() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |flags: &str| {
+        let words = format!("generate --json --max-new-tokens 24 --prompt impl {flags}");
+        let output = specquant(folder.path(), &words);
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (document["text"].clone(), document["tokens"].clone())
+    };
+    assert_eq!(text("--speculation off"), text("--speculation draft:3"));
+    assert_ne!(text("--temperature 1 --seed 1"), text("--temperature 1 --seed 2"));
+}
