@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use specquant_core::{
     Batch, Kv, Model, ModelInfo, Request, Run, Sampling, Score, Scores, SlotCopy, Text, WeightFormat, greedy,
 };
-use specquant_engine::{DraftModel, Engine, NoDraft, Parts, Policy, Proposer, Wall, drive};
+use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Parts, Policy, Proposer, Wall, drive};
 use specquant_kernels::{Isa, Team};
 use specquant_kv::allocator;
 use specquant_model::{LoadOptions, Tokenizer, bundled, load};
@@ -208,7 +208,7 @@ fn check(case: Case, disturbed: bool, text: &Tokenizer, prompts: &[Vec<u32>], ex
         sampling: Sampling::GREEDY,
         seed: 0,
     });
-    let outputs = drive(&mut Engine::new(parts, policy), requests.collect(), &|| false)?.unwrap();
+    let outputs = drive(&mut Engine::new(parts, policy), requests.collect(), Arrivals::Scheduled, &|| false)?.unwrap();
     ensure!(outputs.len() == prompts.len(), "{} outputs", outputs.len());
     for (i, (output, expected)) in outputs.iter().zip(expected).enumerate() {
         ensure!(output.tokens == expected.tokens, "tokens of request {i}");

@@ -4,7 +4,9 @@
 
 use serde_json::Value;
 use specquant_core::{Batch, KvDtype, Model, Request, Run, Sampling, Score, Scores, Text, WeightFormat};
-use specquant_engine::{DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive, perplexity};
+use specquant_engine::{
+    Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive, perplexity,
+};
 use specquant_kernels::{Isa, Team};
 use specquant_kv::{Paged, allocator};
 use specquant_metrics::Pass;
@@ -50,7 +52,7 @@ fn generate(depth: usize) -> (Vec<Output>, Pass) {
     let (kv, clock) = (Box::new(Paged::new(SLOTS, 16)), Wall::start());
     let parts = Parts { target: &mut *target, kv, proposer, text: &text, clock: &clock };
     let mut engine = Engine::new(parts, Policy { limit: 1, chunk: SLOTS, depth });
-    let outputs = drive(&mut engine, requests(), &|| false).unwrap().unwrap();
+    let outputs = drive(&mut engine, requests(), Arrivals::Closed { users: 1 }, &|| false).unwrap().unwrap();
     (outputs, Pass::of(&engine.take_events()))
 }
 

@@ -1,15 +1,32 @@
-//! Requests through an engine, each submitted when it is due.
+//! Requests through an engine to their end.
+//!
+//! A request's latency counts from its arrival: the time on its schedule, or, in a closed loop, the moment when its user
+//! had no other request left.
 
 use anyhow::Result;
 use specquant_core::Request;
 
 use crate::{Engine, Output};
 
-/// Runs `requests`, given in order of arrival, to their end and returns the outputs by request number. `None` if
-/// `interrupted` became true first. Rejected requests have no output; the events tell why.
+/// When requests arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At their own time, which does not fall from one request to the next.
+    Scheduled,
+    /// In a closed loop: each of so many users sends the next request when the last has ended. Their own times are
+    /// overwritten.
+    Closed {
+        /// Users, at least 1.
+        users: usize,
+    },
+}
+
+/// Runs `requests` to their end and returns the outputs by request number. `None` if `interrupted` became true first.
+/// Rejected requests have no output; the events tell why.
 pub fn drive(
     engine: &mut Engine<'_>,
     requests: Vec<Request>,
+    arrivals: Arrivals,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Option<Vec<Output>>> {
     let mut due = requests.into_iter().peekable();
@@ -19,8 +36,19 @@ pub fn drive(
             return Ok(None);
         }
         let now = engine.now();
-        while let Some(request) = due.next_if(|request| request.arrival <= now) {
-            engine.submit(request);
+        match arrivals {
+            Arrivals::Scheduled => {
+                while let Some(request) = due.next_if(|request| request.arrival <= now) {
+                    engine.submit(request);
+                }
+            }
+            Arrivals::Closed { users } => {
+                while engine.in_flight() < users
+                    && let Some(request) = due.next()
+                {
+                    engine.submit(Request { arrival: now, ..request });
+                }
+            }
         }
         if !engine.is_idle() {
             outputs.extend(engine.step()?);

@@ -90,7 +90,12 @@ impl<'a> Engine<'a> {
 
     /// Whether no request is waiting or running.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.in_flight() == 0
+    }
+
+    /// Requests that are waiting or running.
+    pub fn in_flight(&self) -> usize {
+        self.waiting.len() + self.running.len()
     }
 
     /// The engine's time.

@@ -21,7 +21,7 @@ mod verify;
 pub use clock::{Virtual, Wall};
 pub use draft::{Draft, Verdict};
 pub use draft_model::DraftModel;
-pub use drive::drive;
+pub use drive::{Arrivals, drive};
 pub use engine::{Engine, Parts, Policy};
 pub use proposer::{Ask, NoDraft, Proposer};
 pub use quality::{Perplexity, perplexity};

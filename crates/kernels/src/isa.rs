@@ -44,7 +44,7 @@ impl Isa {
     /// Outputs of one panel of a packed matrix: two vectors, which leaves registers for six rows of accumulators.
     pub(crate) fn panel(self) -> usize {
         match self {
-            Isa::Scalar => 8,
+            Isa::Scalar => 16,
             Isa::Avx2 => 16,
             Isa::Avx512 => 32,
         }

@@ -103,10 +103,9 @@ impl KvStore {
             let (from, to) = (*from as usize, *to as usize);
             assert!(from < slots && to < slots, "copy of slot {from} to {to} beyond {slots}");
             for plane in 0..layers * 2 * kv_heads {
+                let (source, target) = ((plane * slots + from) * size, (plane * slots + to) * size);
                 // SAFETY: both slots lie in the plane, which lies in the buffer; equal slots may overlap.
-                unsafe {
-                    start.add((plane * slots + from) * size).copy_to(start.add((plane * slots + to) * size), size)
-                }
+                unsafe { start.add(source).copy_to(start.add(target), size) };
             }
         }
     }

@@ -74,10 +74,10 @@ unsafe fn panels<S: Simd, E: Element>(job: &Product<E>, start: usize, end: usize
     let tiles = job.rows.div_ceil(TILE);
     let mut panel = start;
     while panel < end {
-        // One row alone has only two chains of additions per panel, so that it takes four panels to keep the units
+        // One row alone has only two chains of additions per panel, so that it takes several panels to keep the units
         // busy; two or three rows take two.
         let step = match (job.rows, end - panel) {
-            (1, 4..) => 4,
+            (1, 4..) => S::PANELS,
             (1..=3, 2..) => 2,
             _ => 1,
         };

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::isa::Isa;
 
-/// Looks at the job counter before a worker sleeps: some tens of microseconds, longer than the gap between two
+/// Looks at the job counter before a worker sleeps: about a tenth of a millisecond, longer than the gap between two
 /// operations of a forward pass and far shorter than a scheduler's slice.
 const SPINS: usize = 4000;
 
@@ -106,8 +106,8 @@ impl Team {
 
     /// Calls `part(0)`, .., `part(parts - 1)`, each exactly once, and returns when all have ended.
     ///
-    /// `work` is the job's size in multiply-adds: a small job runs on the caller, in order. A panic in a part is
-    /// passed on when the others have ended.
+    /// `work` is the job's size in multiply-adds: a small job runs on the caller, in order, as does one that comes while
+    /// the team is at another. A panic in a part is passed on when no part runs any more.
     pub fn run(&self, work: usize, parts: usize, part: &(dyn Fn(usize) + Sync)) {
         let workers = &*self.workers;
         let alone = workers.handles.is_empty() || parts < 2 || work < SMALL;

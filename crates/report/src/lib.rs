@@ -6,6 +6,8 @@
 mod conclusion;
 mod record;
 mod round;
+#[cfg(test)]
+mod sample;
 mod store;
 mod table;
 

@@ -201,3 +201,58 @@ pub(crate) fn label(spec: &RunSpec) -> String {
         speculation => format!("{} {speculation}", spec.weights),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{rounds, run};
+
+    fn close(got: f64, expected: f64) {
+        assert!((got / expected - 1.0).abs() < 1e-3, "{got} instead of {expected}");
+    }
+
+    #[test]
+    fn ratios_and_costs_are_those_of_the_rounds() {
+        let record = Record::derive(&run(), &rounds(3, 15), false).unwrap();
+        let [plain, drafting, wide] = &record.arms[..] else { panic!("{record:?}") };
+        // A plain step yields one token in 10 ms, a drafting step three in 15 ms.
+        let speedup = drafting.vs_plain.as_ref().unwrap();
+        close(speedup.decode.ratio, 2.0);
+        assert_eq!(speedup.decode.n, 3);
+        // Thirteen tokens in 50 + 120 ms against 50 + 60 ms.
+        close(speedup.end_to_end.ratio, 170.0 / 110.0);
+        close(drafting.vs_f16.as_ref().unwrap().decode.ratio, 2.0);
+        close(wide.vs_f16.as_ref().unwrap().decode.ratio, 0.5);
+        assert!(plain.vs_plain.is_none() && plain.vs_f16.is_none() && plain.costs.is_none() && wide.vs_plain.is_none());
+        let costs = drafting.costs.unwrap();
+        // One draft token takes 1 ms; a plain target forward 9.9 ms, a verifying one 10.9 ms.
+        close(costs.draft_token, 1.0 / 9.9);
+        close(costs.verify, 10.9 / 9.9);
+        close(costs.step, 1.5);
+        close(costs.predicted.unwrap(), 2.0);
+        close(drafting.summary.acceptance.tau, 3.0);
+    }
+
+    #[test]
+    fn the_first_wrong_round_is_the_verdict() {
+        let mut rounds = rounds(3, 15);
+        let verdicts = |rounds: &[Round]| {
+            let record = Record::derive(&run(), rounds, false).unwrap();
+            (record.has_wrong_output(), record.arms.iter().map(|arm| arm.verdict).collect::<Vec<_>>())
+        };
+        let right = [Verdict::Reference, Verdict::SameBits, Verdict::Reference];
+        assert_eq!(verdicts(&rounds), (false, right.to_vec()));
+        rounds[1].passes[1].check = Check::Differs { request: 4, token: 9 };
+        rounds[2].passes[1].check = Check::Differs { request: 0, token: 0 };
+        let wrong = [Verdict::Reference, Verdict::Differs { round: 2, request: 4, token: 9 }, Verdict::Reference];
+        assert_eq!(verdicts(&rounds), (true, wrong.to_vec()));
+    }
+
+    #[test]
+    fn a_round_survives_its_line_of_json() {
+        for round in rounds(2, 15) {
+            let line = serde_json::to_string(&round).unwrap();
+            assert_eq!(serde_json::from_str::<Round>(&line).unwrap(), round);
+        }
+    }
+}

@@ -39,12 +39,13 @@ pub fn header(record: &Record) -> String {
         .collect();
     let cell = &run.cells[0];
     format!(
-        "specquant {} | {} | {} | {}\n{} prompts, mean {:.0} tokens in, {:.0} out | {} | {}, KV {} | {}",
+        "specquant {} | {} | {} | {}\n{} prompt{}, mean {:.0} tokens in, {:.0} out | {} | {}, KV {} | {}",
         run.version,
         models.join(" + "),
         run.machine.cpu,
         run.device,
         run.prompts,
+        if run.prompts == 1 { "" } else { "s" },
         run.prompt_tokens,
         record.arms[0].summary.throughput.mean_output_tokens.unwrap_or(0.0),
         sampling(&cell.sampling),
@@ -160,5 +161,28 @@ fn verdict(verdict: &Verdict) -> String {
         Verdict::SameBits => "same bits".into(),
         Verdict::Sampled => "sampled".into(),
         Verdict::Differs { request, token, .. } => format!("WRONG (request {request}, token {token})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{rounds, run};
+    use crate::{caution, conclusion};
+
+    #[test]
+    fn a_run_reads_well_on_a_terminal_and_as_markdown() {
+        let record = Record::derive(&run(), &rounds(3, 15), false).unwrap();
+        insta::assert_snapshot!("terminal", format!("{}\n{}", header(&record), text(&record)));
+        insta::assert_snapshot!("markdown", markdown(&record));
+        insta::assert_snapshot!("notes", format!("{}\n{}", caution(&record).unwrap(), conclusion(&record)));
+    }
+
+    #[test]
+    fn a_run_whose_speculation_loses_says_so() {
+        let slow = Record::derive(&run(), &rounds(3, 40), false).unwrap();
+        insta::assert_snapshot!("loses", conclusion(&slow));
+        let one = Record::derive(&run(), &rounds(1, 15), true).unwrap();
+        insta::assert_snapshot!("one_round", format!("{}\n{}", header(&one), conclusion(&one)));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use specquant_core::{Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
-use specquant_engine::{DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive};
+use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive};
 use specquant_kernels::Team;
 use specquant_kv::allocator;
 use specquant_machine::Machine;
@@ -150,7 +150,9 @@ impl Bench {
         let parts = Parts { target: &mut *target.model, kv, proposer, text, clock: &clock };
         let (limit, chunk, depth) = (cell.batching.limit(), cell.chunk, cell.speculation.depth());
         let mut engine = Engine::new(parts, Policy { limit, chunk, depth });
-        let Some(outputs) = drive(&mut engine, requests, interrupted)? else { return Ok(None) };
+        // As many users as sequences that may run together, so that nobody queues for a place.
+        let arrivals = Arrivals::Closed { users: limit };
+        let Some(outputs) = drive(&mut engine, requests, arrivals, interrupted)? else { return Ok(None) };
         ensure!(outputs.len() == expected, "{} of {expected} requests were not served", expected - outputs.len());
         let measured = specquant_metrics::Pass::of(&engine.take_events());
         Ok(Some(Pass { measured, outputs }))

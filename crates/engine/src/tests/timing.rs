@@ -9,7 +9,7 @@ use specquant_kv::Paged;
 
 use super::rig::{Rig, TARGET, ask, asks};
 use crate::fake::{Fake, Letters};
-use crate::{DraftModel, Engine, Parts, Policy, Virtual, drive};
+use crate::{Arrivals, DraftModel, Engine, Parts, Policy, Virtual, drive};
 
 /// A clock on which every look takes one nanosecond.
 struct Ticking(AtomicU64);
@@ -34,7 +34,7 @@ fn requests_are_submitted_when_they_arrive_and_idle_time_is_skipped() {
         let requests: Vec<Request> =
             asks(4, 6).into_iter().zip(arrivals).map(|(request, arrival)| Request { arrival, ..request }).collect();
         let plain: Vec<_> = requests.iter().map(|request| rig.plain().alone(request)).collect();
-        let outputs = drive(engine, requests, &|| false).unwrap().unwrap();
+        let outputs = drive(engine, requests, Arrivals::Scheduled, &|| false).unwrap().unwrap();
         assert_eq!(outputs, plain, "arrivals change no output");
         let events = engine.take_events();
         for (request, arrival) in (0..).zip(arrivals) {
@@ -54,11 +54,34 @@ fn requests_are_submitted_when_they_arrive_and_idle_time_is_skipped() {
 }
 
 #[test]
+fn in_a_closed_loop_a_request_arrives_when_its_user_is_free() {
+    let rig = Rig { cost: (100, 10), ..Rig::new(2) };
+    rig.start(|engine, _| {
+        let requests = asks(5, 6);
+        let plain: Vec<_> = requests.iter().map(|request| rig.plain().alone(request)).collect();
+        let outputs = drive(engine, requests, Arrivals::Closed { users: 2 }, &|| false).unwrap().unwrap();
+        assert_eq!(outputs, plain, "arrivals change no output");
+        let mut in_flight = 0;
+        for Event { at, kind } in engine.take_events() {
+            match kind {
+                EventKind::Arrived { request, .. } => {
+                    assert_eq!(at == 0, request < 2, "request {request} arrived at {at}");
+                    in_flight += 1;
+                }
+                EventKind::Finished { .. } => in_flight -= 1,
+                _ => {}
+            }
+            assert!((0..=2).contains(&in_flight));
+        }
+    });
+}
+
+#[test]
 fn an_interrupted_drive_has_no_result() {
     Rig::new(2).start(|engine, _| {
         let looks = AtomicU64::new(0);
         let interrupted = || looks.fetch_add(1, Ordering::Relaxed) == 3;
-        assert_eq!(drive(engine, asks(2, 30), &interrupted).unwrap(), None);
+        assert_eq!(drive(engine, asks(2, 30), Arrivals::Scheduled, &interrupted).unwrap(), None);
         assert!(!engine.is_idle());
     });
 }

@@ -19,6 +19,8 @@ fn first(n: usize) -> __mmask16 {
 
 impl Simd for Avx512 {
     const LANES: usize = 16;
+    // As for AVX2.
+    const PANELS: usize = 4;
     type F = __m512;
 
     #[inline(always)]

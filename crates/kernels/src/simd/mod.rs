@@ -28,6 +28,8 @@ pub(crate) const MAX_LANES: usize = 16;
 pub(crate) trait Simd: Copy + 'static {
     /// Lanes of a vector, at most [`MAX_LANES`].
     const LANES: usize;
+    /// Panels of a packed matrix that one row of a product takes at once; 4, 2 or 1.
+    const PANELS: usize;
     /// A vector.
     type F: Copy;
 

@@ -9,7 +9,7 @@ use half::f16;
 
 use super::Simd;
 
-const LANES: usize = 4;
+const LANES: usize = 8;
 
 /// The portable path.
 #[derive(Clone, Copy)]
@@ -28,6 +28,8 @@ macro_rules! lanes {
 
 impl Simd for Scalar {
     const LANES: usize = LANES;
+    // More accumulators than this end up in memory where vectors are short.
+    const PANELS: usize = 2;
     type F = [f32; LANES];
 
     #[inline(always)]
@@ -118,7 +120,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     unsafe fn sum(v: Self::F) -> f32 {
-        (v[0] + v[2]) + (v[1] + v[3])
+        ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]))
     }
     #[inline(always)]
     unsafe fn largest(v: Self::F) -> f32 {
@@ -145,14 +147,10 @@ fn power_of_two(n: i32) -> f32 {
 /// Exact, and without a branch, so that it vectorizes.
 #[inline(always)]
 fn widen_f16(h: u16) -> f32 {
-    const EXPONENT: u32 = 0x7c00 << 13;
     let magnitude = u32::from(h & 0x7fff) << 13;
-    let exponent = magnitude & EXPONENT;
-    let rebased = magnitude + (112 << 23);
-    // Infinity and NaN move up to the f32 exponent; a subnormal gets an implicit bit that is subtracted again.
-    let special = rebased + (112 << 23);
-    let subnormal = (f32::from_bits(rebased + (1 << 23)) - f32::from_bits(113 << 23)).to_bits();
-    let finite = if exponent == 0 { subnormal } else { rebased };
-    let bits = if exponent == EXPONENT { special } else { finite };
-    f32::from_bits(bits | (u32::from(h & 0x8000) << 16))
+    // The fraction is in place; the exponent counts from another zero, which a power of two makes up for, also for a
+    // subnormal. Infinity and NaN keep their fraction under the largest exponent.
+    let special = if magnitude >= 0x7c00 << 13 { 0x7f80_0000 } else { 0 };
+    let scaled = (f32::from_bits(magnitude) * power_of_two(112)).to_bits();
+    f32::from_bits(scaled | special | (u32::from(h & 0x8000) << 16))
 }

@@ -1,0 +1,108 @@
+//! A small run in numbers that are easy to follow, for tests.
+
+use specquant_core::{
+    Event, EventKind, KvDtype, Memory, ModelInfo, PhaseTimes, Reason, Rows, RunSpec, Speculation, WeightFormat,
+};
+use specquant_machine::Machine;
+use specquant_metrics::Pass;
+
+use crate::record::Run;
+use crate::round::{ArmPass, Check, Digest, Round};
+
+/// Three cells: f16 plain, f16 with four draft tokens, f32 plain.
+pub(crate) fn run() -> Run {
+    let plain = RunSpec::default();
+    let drafting = RunSpec { speculation: Speculation::Draft { k: 4 }, ..plain.clone() };
+    let wide = RunSpec { weights: WeightFormat::F32, ..plain.clone() };
+    Run {
+        version: "0.0.0".into(),
+        began: "20260102T030405Z".into(),
+        machine: Machine {
+            cpu: "Test CPU".into(),
+            physical_cores: 2,
+            logical_cores: 2,
+            memory_bytes: 1 << 30,
+            cache_bytes: Some(1 << 20),
+            os: "Test OS".into(),
+        },
+        device: "cpu scalar, 2 threads".into(),
+        models: vec![
+            model("big", WeightFormat::F16, 2 << 20),
+            model("big", WeightFormat::F32, 4 << 20),
+            model("small", WeightFormat::F16, 1 << 19),
+        ],
+        prompts: 1,
+        prompt_tokens: 100.0,
+        cells: vec![plain, drafting, wide],
+        targets: vec![0, 0, 1],
+        drafts: vec![None, Some(2), None],
+    }
+}
+
+fn model(name: &str, weights: WeightFormat, matrices: u64) -> ModelInfo {
+    ModelInfo {
+        name: name.into(),
+        parameters: matrices / 2,
+        vocab: 100,
+        context: 200,
+        layers: 1,
+        hidden: 8,
+        eos: vec![0],
+        weights,
+        kv_dtype: KvDtype::F16,
+        kv_slots: 200,
+        device: "cpu".into(),
+        memory: Memory { matrices, ..Memory::default() },
+    }
+}
+
+/// Rounds in which a plain f16 step takes 10 ms, a drafting step `drafting_ms` and a plain f32 step 20 ms, each a
+/// little slower from round to round.
+pub(crate) fn rounds(n: usize, drafting_ms: u64) -> Vec<Round> {
+    let round = |number: usize| {
+        let slower = number as u64 * 1000;
+        let drafting = (0..4).map(|step| (drafting_ms * 1_000_000 + slower * step, 4, 2));
+        let plain = |ms: u64| (0..12).map(move |_| (ms * 1_000_000 + slower, 0, 0)).collect();
+        Round {
+            number,
+            order: vec![0, 1, 2],
+            passes: vec![
+                pass(plain(10), if number == 1 { Check::Reference } else { Check::SameBits }),
+                pass(drafting.collect(), Check::SameBits),
+                pass(plain(20), if number == 1 { Check::Reference } else { Check::SameBits }),
+            ],
+        }
+    };
+    (1..=n).map(round).collect()
+}
+
+/// One request whose decode steps take (nanoseconds, drafted, accepted), after a prefill of 50 ms.
+fn pass(steps: Vec<(u64, usize, usize)>, check: Check) -> ArmPass {
+    let mut at = 50_000_000;
+    let tokens =
+        |n, drafted, accepted| EventKind::Tokens { request: 0, n, drafted, accepted, rejected: drafted > accepted };
+    let mut kinds = vec![
+        (0, EventKind::Arrived { request: 0, prompt: 100 }),
+        (0, EventKind::Admitted { request: 0 }),
+        (at, tokens(1, 0, 0)),
+        (at, EventKind::Step { rows: Rows { prefill: 100, ..Rows::default() }, times: times(at, 0) }),
+    ];
+    let mut output = 1;
+    for (ns, drafted, accepted) in steps {
+        at += ns;
+        output += accepted + 1;
+        kinds.push((at, tokens(accepted + 1, drafted, accepted)));
+        let rows = Rows { prefill: 0, decode: 1, verify: drafted };
+        kinds.push((at, EventKind::Step { rows, times: times(ns, drafted as u64) }));
+    }
+    kinds.push((at, EventKind::Finished { request: 0, reason: Reason::Length, tokens: output }));
+    let events: Vec<Event> = kinds.into_iter().map(|(at, kind)| Event { at, kind }).collect();
+    let digests = vec![Digest { request: 0, tokens: output, digest: "0123456789abcdef".into() }];
+    ArmPass { pass: Pass::of(&events), digests, check }
+}
+
+/// A millisecond for each draft token, a tenth of one for the rest, and the target for what remains.
+fn times(ns: u64, drafted: u64) -> PhaseTimes {
+    let (draft, other) = (drafted * 1_000_000, 100_000);
+    PhaseTimes { draft, other, target: ns - draft - other, ..PhaseTimes::default() }
+}
