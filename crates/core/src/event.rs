@@ -83,6 +83,13 @@ pub enum EventKind {
         /// The request.
         request: u64,
     },
+    /// A request was lost to an error of a model.
+    Failed {
+        /// The request.
+        request: u64,
+        /// The error.
+        why: String,
+    },
     /// A request can never be served.
     Rejected {
         /// The request.

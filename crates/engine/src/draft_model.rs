@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use specquant_core::{Batch, Dist, Model, Run, Score, Scores, SeqId, Use, dist};
+use specquant_core::{Batch, Dist, Model, Run, Score, Scores, SeqId, SlotCopy, Use, dist};
 use specquant_kv::{Allocator, Full, Keep, Limit};
 
 use crate::{Ask, Draft, Proposer, Sequence};
@@ -16,6 +16,8 @@ pub struct DraftModel<'a> {
     model: &'a mut dyn Model,
     kv: Box<dyn Allocator>,
     states: HashMap<SeqId, State>,
+    /// To be run before the next forward, which may write the slots that they read.
+    copies: Vec<SlotCopy>,
 }
 
 /// What the draft cache holds of one sequence.
@@ -41,7 +43,7 @@ struct Making<'a> {
 impl<'a> DraftModel<'a> {
     /// Drafts from `model`, whose KV cache `kv` hands out.
     pub fn new(model: &'a mut dyn Model, kv: Box<dyn Allocator>) -> DraftModel<'a> {
-        DraftModel { model, kv, states: HashMap::new() }
+        DraftModel { model, kv, states: HashMap::new(), copies: Vec::new() }
     }
 
     /// Grants slots for a question. `None` if nothing is to be run, or no room or context is left.
@@ -57,6 +59,7 @@ impl<'a> DraftModel<'a> {
         }
         let grant = self.kv.extend(ask.seq, positions - state.cached).ok()?;
         state.slots.extend(grant.slots);
+        self.copies.extend(grant.copies);
         Some(Making { ask: index, seq: ask.seq, feed: feed.to_vec(), wanted, question: ask })
     }
 
@@ -72,6 +75,9 @@ impl<'a> DraftModel<'a> {
             let end = state.cached + making.feed.len();
             Run { seq: making.seq, tokens: &making.feed, start: state.cached, slots: &state.slots[..end], score }
         });
+        if !self.copies.is_empty() {
+            self.model.copy_kv(&std::mem::take(&mut self.copies))?;
+        }
         let scores = self.model.forward(&Batch { runs: runs.collect() })?;
         for making in makings {
             if let Some(state) = self.states.get_mut(&making.seq) {
@@ -131,7 +137,7 @@ impl Proposer for DraftModel<'_> {
             state.slots.truncate(state.cached);
             self.kv.commit(seq.id, &seq.tokens[state.committed..state.cached]);
             state.committed = state.cached;
-            self.kv.keep(seq.id, Keep::Len(state.cached));
+            self.copies.extend(self.kv.keep(seq.id, Keep::Len(state.cached)));
         }
     }
 

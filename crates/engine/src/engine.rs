@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 
 use anyhow::{Result, ensure};
 use specquant_core::{
-    Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reason, Rows, Run, Score, Scores, SeqId, Text, dist,
+    Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reason, Rows, Run, Score, Scores, SeqId, SlotCopy,
+    Text, dist,
 };
 use specquant_kv::{Allocator, Keep};
 
@@ -48,6 +49,8 @@ pub struct Engine<'a> {
     pub(crate) running: Vec<Sequence>,
     pub(crate) held: Option<(u64, Held)>,
     pub(crate) next_seq: SeqId,
+    /// To be run before the next forward, which may write the slots that they read.
+    copies: Vec<SlotCopy>,
     events: Vec<Event>,
 }
 
@@ -84,8 +87,9 @@ impl Stopwatch<'_> {
 impl<'a> Engine<'a> {
     /// An engine with nothing to do.
     pub fn new(parts: Parts<'a>, policy: Policy) -> Engine<'a> {
-        let (waiting, running, events) = (VecDeque::new(), Vec::new(), Vec::new());
-        Engine { parts, policy, waiting, running, held: None, next_seq: 0, events }
+        let (waiting, running) = (VecDeque::new(), Vec::new());
+        let (copies, events) = (Vec::new(), Vec::new());
+        Engine { parts, policy, waiting, running, held: None, next_seq: 0, copies, events }
     }
 
     /// Whether no request is waiting or running.
@@ -121,11 +125,12 @@ impl<'a> Engine<'a> {
     /// Runs one step and returns the requests that it finished. After an error nothing is running or waiting.
     pub fn step(&mut self) -> Result<Vec<Output>> {
         let outcome = self.try_step();
-        if outcome.is_err() {
-            for seq in std::mem::take(&mut self.running) {
+        if let Err(error) = &outcome {
+            let why = format!("{error:#}");
+            for seq in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.waiting)) {
                 self.release(&seq);
+                self.log(EventKind::Failed { request: seq.request.id, why: why.clone() });
             }
-            self.waiting.clear();
         }
         outcome
     }
@@ -148,7 +153,7 @@ impl<'a> Engine<'a> {
         watch.lap(&mut times.verify);
         let reasons = self.append(&drafts, &scores, &verdicts)?;
         watch.lap(&mut times.other);
-        let outputs = self.settle(&shares, reasons)?;
+        let outputs = self.settle(&shares, reasons);
         watch.lap(&mut times.keep);
         self.log_at(watch.last, EventKind::Step { rows: rows(&shares, &drafts), times });
         Ok(outputs)
@@ -168,6 +173,7 @@ impl<'a> Engine<'a> {
             });
             if let Some(grant) = grant {
                 self.running[at].slots.extend(grant.slots);
+                self.copies.extend(grant.copies);
                 shares.push(share);
             }
         }
@@ -228,6 +234,9 @@ impl<'a> Engine<'a> {
             Run { seq: seq.id, tokens, start: seq.computed, slots: &seq.slots[..seq.computed + tokens.len()], score }
         });
         let batch = Batch { runs: runs.collect() };
+        if !self.copies.is_empty() {
+            self.parts.target.copy_kv(&std::mem::take(&mut self.copies))?;
+        }
         if batch.runs.is_empty() { Ok(Vec::new()) } else { self.parts.target.forward(&batch) }
     }
 
@@ -272,7 +281,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Keeps the slots of what stands and gives back the rest; ends the sequences that have a reason to.
-    fn settle(&mut self, shares: &[Share], reasons: Vec<Option<Reason>>) -> Result<Vec<Output>> {
+    fn settle(&mut self, shares: &[Share], reasons: Vec<Option<Reason>>) -> Vec<Output> {
         let (mut running, mut outputs) = (Vec::new(), Vec::new());
         for ((mut seq, share), reason) in std::mem::take(&mut self.running).into_iter().zip(shares).zip(reasons) {
             if let Some(reason) = reason {
@@ -284,17 +293,14 @@ impl<'a> Engine<'a> {
             }
             let computed = if share.scored { seq.tokens.len() - 1 } else { seq.computed + share.pending };
             self.parts.kv.commit(seq.id, &seq.tokens[seq.computed..computed]);
-            let copies = self.parts.kv.keep(seq.id, Keep::Len(computed));
-            if !copies.is_empty() {
-                self.parts.target.copy_kv(&copies)?;
-            }
+            self.copies.extend(self.parts.kv.keep(seq.id, Keep::Len(computed)));
             seq.computed = computed;
             seq.slots.truncate(computed);
             self.parts.proposer.keep(&seq);
             running.push(seq);
         }
         self.running = running;
-        Ok(outputs)
+        outputs
     }
 
     pub(crate) fn log(&mut self, kind: EventKind) {

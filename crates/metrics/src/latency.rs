@@ -46,6 +46,8 @@ pub struct Counts {
     pub ended_context: u64,
     /// Requests that were withdrawn.
     pub aborted: u64,
+    /// Requests that were lost to an error of a model.
+    pub failed: u64,
     /// Requests that could never be served.
     pub rejected: u64,
     /// Requests that the log leaves without an end.
@@ -121,6 +123,7 @@ impl Counts {
                 return;
             }
             Some(Outcome::Aborted) => self.aborted += 1,
+            Some(Outcome::Failed { .. }) => self.failed += 1,
             Some(Outcome::Rejected { .. }) => self.rejected += 1,
             None => self.unfinished += 1,
         }

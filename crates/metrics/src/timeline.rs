@@ -86,6 +86,11 @@ pub enum Outcome {
     },
     /// It was withdrawn.
     Aborted,
+    /// It was lost to an error of a model.
+    Failed {
+        /// The error.
+        why: String,
+    },
     /// It could never be served.
     Rejected {
         /// Why not.
@@ -216,6 +221,7 @@ impl Open {
                 self.end(at, Outcome::Finished { reason: *reason, tokens: *tokens });
             }
             EventKind::Aborted { .. } => self.end(at, Outcome::Aborted),
+            EventKind::Failed { why, .. } => self.end(at, Outcome::Failed { why: why.clone() }),
             EventKind::Rejected { why, .. } => self.end(at, Outcome::Rejected { why: why.clone() }),
             EventKind::Step { .. } => {}
         }
@@ -247,6 +253,7 @@ fn request_of(kind: &EventKind) -> Option<u64> {
         | EventKind::DraftSkipped { request }
         | EventKind::Finished { request, .. }
         | EventKind::Aborted { request }
+        | EventKind::Failed { request, .. }
         | EventKind::Rejected { request, .. } => Some(*request),
         EventKind::Step { .. } => None,
     }
@@ -264,6 +271,7 @@ mod tests {
             let end = match &t.end {
                 Some(End { at_ns, outcome: Outcome::Finished { .. } }) => format!("finished@{at_ns}"),
                 Some(End { at_ns, outcome: Outcome::Aborted }) => format!("aborted@{at_ns}"),
+                Some(End { at_ns, outcome: Outcome::Failed { why } }) => format!("failed@{at_ns} {why}"),
                 Some(End { at_ns, outcome: Outcome::Rejected { why } }) => format!("rejected@{at_ns} {why}"),
                 None => "-".to_string(),
             };

@@ -3,7 +3,7 @@
 //! Draft models that are wrong at chosen positions force the number of accepted tokens of every step.
 
 use anyhow::{Result, ensure};
-use specquant_core::{Batch, Kv, Model, Request, Run, Score, SeqId};
+use specquant_core::{Batch, Event, EventKind, Kv, Model, Request, Run, Score, SeqId};
 use specquant_kv::Full;
 
 use super::rig::{ALLOCATORS, Machine, Rig, Shared, TARGET, Watched, ask, asks, finish};
@@ -149,6 +149,8 @@ fn fails_and_recovers((engine, machine): (&mut Engine<'_>, &Machine), fails: &Sh
     let error = finish(engine).err().unwrap();
     assert!(format!("{error:#}").contains("told to fail"), "{error:#}");
     assert!(engine.is_idle() && taken(machine) == 0);
+    let failed = |event: &Event| matches!(&event.kind, EventKind::Failed { why, .. } if why.contains("told to fail"));
+    assert_eq!(engine.take_events().iter().filter(|event| failed(event)).count(), requests.len());
     fails.fake().forwards_left = usize::MAX;
     requests.iter().for_each(|request| engine.submit(request.clone()));
     assert_eq!(finish(engine).unwrap().outputs.len(), requests.len());
