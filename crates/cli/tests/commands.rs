@@ -1,5 +1,7 @@
 //! The program from outside: exit codes, one clear error for each kind of bad input, stable JSON, nothing lost.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -2,6 +2,8 @@
 //!
 //! The facts were made with an independent implementation in f32 and stand in `models/data/golden.json`.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use serde_json::Value;
 use specquant_core::{Batch, KvDtype, Model, Request, Run, Sampling, Score, Scores, Text, WeightFormat};
 use specquant_engine::{

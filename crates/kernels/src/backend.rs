@@ -38,9 +38,6 @@ pub trait Backend: burn::tensor::backend::Backend {
     /// `x` times the transpose of `w`: `[rows, inputs] -> [rows, outputs]`.
     fn linear(x: Tensor<Self, 2>, w: &Self::Packed, team: &Self::Team) -> Tensor<Self, 2>;
 
-    /// The rows `ids` of `w`, widened to f32: `[ids, inputs]`. A tied embedding needs no second copy of its matrix.
-    fn embed(w: &Self::Packed, ids: &[u32], team: &Self::Team) -> Tensor<Self, 2>;
-
     /// RMSNorm: each row over the root of its mean square plus `eps`, times `weight`; `[rows, width] -> [rows, width]`.
     fn norm(x: &Tensor<Self, 2>, weight: &Tensor<Self, 1>, eps: f32, team: &Self::Team) -> Tensor<Self, 2>;
 

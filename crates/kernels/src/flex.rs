@@ -11,7 +11,7 @@ use specquant_core::{SlotCopy, WeightFormat};
 use crate::attention::attend;
 use crate::backend::{Backend, DenseMatrix, Heads, KvShape};
 use crate::kv_store::KvStore;
-use crate::linear::{embed, linear};
+use crate::linear::linear;
 use crate::norm::norm;
 use crate::packed::PackedMatrix;
 use crate::rope::{RopeTable, rope};
@@ -37,11 +37,6 @@ impl Backend for Flex {
         let x = dense(x);
         // SAFETY: `filled` gives room for exactly the result's elements, and `linear` writes them all.
         unsafe { filled([rows, w.outputs()], |y| linear(values(&x), w, team, y)) }
-    }
-
-    fn embed(w: &PackedMatrix, ids: &[u32], team: &Team) -> Tensor<Flex, 2> {
-        // SAFETY: as in `linear`.
-        unsafe { filled([ids.len(), w.inputs()], |y| embed(w, ids, team, y)) }
     }
 
     fn norm(x: &Tensor<Flex, 2>, weight: &Tensor<Flex, 1>, eps: f32, team: &Team) -> Tensor<Flex, 2> {

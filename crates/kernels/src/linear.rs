@@ -1,4 +1,4 @@
-//! The product of activations with a packed matrix, and the lookup of single rows of one.
+//! The product of activations with a packed matrix.
 //!
 //! Per output one chain `acc = w[k] * x[k] + acc` over k = 0, 1, .., in every format and for every number of rows:
 //! outputs lie in lanes, rows and panels are blocked in registers, threads take panels.
@@ -143,39 +143,6 @@ unsafe fn block<S: Simd, E: Element, const R: usize, const P: usize>(job: &Produ
     }
 }
 
-/// The rows `ids` of `w`, widened, to `y` `[ids, inputs]`, all of which is written.
-///
-/// # Safety
-/// `y` must be valid for writes of `ids.len() * inputs` elements.
-pub(crate) unsafe fn embed(w: &PackedMatrix, ids: &[u32], team: &Team, y: *mut f32) {
-    // SAFETY: the caller keeps the contract.
-    unsafe {
-        match w.format() {
-            WeightFormat::F32 => lookup::<f32>(w, ids, team, y),
-            WeightFormat::F16 => lookup::<f16>(w, ids, team, y),
-            WeightFormat::Bf16 => lookup::<bf16>(w, ids, team, y),
-        }
-    }
-}
-
-/// # Safety
-/// As for [`embed`], and `E` is the element type of `w`.
-unsafe fn lookup<E: Element>(w: &PackedMatrix, ids: &[u32], team: &Team, y: *mut f32) {
-    let (inputs, panel) = (w.inputs(), w.panel());
-    let y = Output::new(y);
-    team.split(ids.len(), inputs, &|rows| {
-        for row in rows {
-            let id = ids[row] as usize;
-            assert!(id < w.outputs(), "id {id} of a matrix of {} rows", w.outputs());
-            for k in 0..inputs {
-                let at = (id / panel * inputs + k) * panel + id % panel;
-                // SAFETY: `id` and `k` lie within the matrix; each part writes its own rows.
-                unsafe { y.get().add(row * inputs + k).write((*w.elements::<E>().add(at)).widen()) };
-            }
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use burn::backend::Flex;
@@ -279,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_stacked_along_the_outputs_and_rows_are_looked_up_exactly() {
+    fn parts_are_stacked_along_the_outputs() {
         let (inputs, q, k) = (24, numbers(1, 20 * 24), numbers(2, 5 * 24));
         let bytes = |w: &[f32]| w.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
         let (q_bytes, k_bytes) = (bytes(&q), bytes(&k));
@@ -291,11 +258,6 @@ mod tests {
                 let x = numbers(3, inputs);
                 let y = host(Flex::linear(tensor(&x, inputs), &w, &team));
                 assert_eq!(bits(&y), bits(&chain(&x, &rounded(&stacked, format), team.isa(), 1)));
-                let rows = host(Flex::embed(&w, &[24, 0, 19, 20, 20], &team));
-                let rounded = rounded(&stacked, format);
-                let expected: Vec<f32> =
-                    [24, 0, 19, 20, 20].iter().flat_map(|id| rounded[id * inputs..][..inputs].to_vec()).collect();
-                assert_eq!(bits(&rows), bits(&expected), "{team:?} {format}");
             }
         }
     }

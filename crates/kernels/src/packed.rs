@@ -160,13 +160,12 @@ impl fmt::Debug for PackedMatrix {
 
 #[cfg(test)]
 mod tests {
-    use burn::backend::Flex;
     use half::{bf16, f16};
     use specquant_core::WeightFormat;
 
     use super::PackedMatrix;
-    use crate::testing::{bits, host, numbers, teams};
-    use crate::{Backend, DenseMatrix, Dtype, Isa, Team};
+    use crate::testing::{bits, numbers, teams, unpacked};
+    use crate::{DenseMatrix, Dtype, Isa, Team};
 
     fn stored(values: &[f32], dtype: Dtype) -> Vec<u8> {
         let store = |x: &f32| match dtype {
@@ -214,9 +213,7 @@ mod tests {
                         })
                         .collect();
                     let w = PackedMatrix::new(&[matrix], format, &team).unwrap();
-                    let ids: Vec<u32> = (0..outputs as u32).collect();
-                    let rows = host(Flex::embed(&w, &ids, &team));
-                    assert_eq!(bits(&rows), bits(&expected), "{team:?} {dtype:?} as {format}");
+                    assert_eq!(bits(&unpacked(&w)), bits(&expected), "{team:?} {dtype:?} as {format}");
                 }
             }
         }

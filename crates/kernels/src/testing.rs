@@ -2,7 +2,11 @@
 
 use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData};
+use half::{bf16, f16};
+use specquant_core::WeightFormat;
 
+use crate::packed::PackedMatrix;
+use crate::simd::Element;
 use crate::{Isa, Team};
 
 /// A team for each path of this CPU and each thread count; says which paths are missing.
@@ -47,5 +51,21 @@ pub(crate) fn close(what: &str, values: &[f32], expected: &[f64], bound: f64) {
     for (i, (value, expected)) in values.iter().zip(expected).enumerate() {
         let error = (f64::from(*value) - expected).abs();
         assert!(error <= bound, "{what}: element {i} is {value}, expected {expected}, off by {error:e}");
+    }
+}
+
+/// The elements of a matrix, widened, `[outputs, inputs]`.
+pub(crate) fn unpacked(w: &PackedMatrix) -> Vec<f32> {
+    fn read<E: Element>(w: &PackedMatrix) -> Vec<f32> {
+        let (inputs, panel) = (w.inputs(), w.panel());
+        let at = |row: usize, k: usize| (row / panel * inputs + k) * panel + row % panel;
+        let places = (0..w.outputs()).flat_map(|row| (0..inputs).map(move |k| at(row, k)));
+        // SAFETY: `row` and `k` lie within the matrix, and `E` is its element type.
+        places.map(|at| unsafe { (*w.elements::<E>().add(at)).widen() }).collect()
+    }
+    match w.format() {
+        WeightFormat::F32 => read::<f32>(w),
+        WeightFormat::F16 => read::<f16>(w),
+        WeightFormat::Bf16 => read::<bf16>(w),
     }
 }

@@ -68,7 +68,7 @@ fn reason((arm, _, costs): &Candidate<'_>) -> String {
     let rates = &arm.summary.acceptance;
     format!(
         "{}: a step yields tau {:.2} tokens and costs {:.2} plain steps (c = {:.2} for each of {:.1} draft tokens, \
-         T({:.0})/T(1) = {:.2}); alpha {:.2}.",
+         T({:.0})/T(1) = {:.2}), which predicts {:.2}x; alpha {:.2}.",
         arm.spec.speculation,
         rates.tau,
         costs.step,
@@ -76,6 +76,7 @@ fn reason((arm, _, costs): &Candidate<'_>) -> String {
         costs.mean_draft,
         (costs.mean_draft + 1.0).round(),
         costs.verify,
+        costs.predicted.unwrap_or(f64::NAN),
         rates.evaluated_acceptance.unwrap_or(0.0),
     )
 }
