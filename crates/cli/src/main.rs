@@ -32,7 +32,7 @@ enum Ended {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let ended = match args.command.unwrap_or_else(|| Command::Run(args.run)) {
+    let ended = match args.command.unwrap_or(Command::Run(args.run)) {
         Command::Run(run) => run::run(&run, args.json),
         Command::Generate(generate) => generate::generate(&generate, args.json),
         Command::Quality(quality) => quality::quality(&quality, args.json),

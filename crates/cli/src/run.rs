@@ -28,7 +28,7 @@ const WARM_UP: usize = 2;
 /// Runs the comparison and prints it.
 pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     let table = run_table(args)?;
-    let cells = with_controls(expand(&table)?);
+    let cells = with_controls(&expand(&table)?);
     let mut bench = Bench::load(&cells, |cell| specquant_workload::prompts(&cell.workload))?;
     let began = utc_stamp();
     let run = bench.describe(began);
@@ -51,9 +51,9 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
 }
 
 /// Adds the plain cell of every speculative one that has none, before it.
-fn with_controls(cells: Vec<RunSpec>) -> Vec<RunSpec> {
+fn with_controls(cells: &[RunSpec]) -> Vec<RunSpec> {
     let mut all: Vec<RunSpec> = Vec::new();
-    for cell in &cells {
+    for cell in cells {
         let plain = cell.plain();
         if !cells.contains(&plain) && !all.contains(&plain) {
             all.push(plain);
