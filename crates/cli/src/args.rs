@@ -45,28 +45,28 @@ pub(crate) enum ModelCommand {
     Logits(LogitsArgs),
 }
 
-/// Flags of `run`. Those marked [list] take several values, separated by commas: one cell for each combination.
+/// Flags of `run`. Those marked (list) take several values, separated by commas: one cell for each combination.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RunArgs {
     /// A spec file in TOML; flags change its values.
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
-    /// Change one value of the spec, such as workload.num_prompts=8 [repeatable].
+    /// Change one value of the spec, such as workload.num_prompts=8 (repeatable).
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Where the run is stored; default runs/<UTC time>-<machine>.
+    /// Where the run is stored; by default a folder in runs/ named by UTC time and machine.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Passes over every cell.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) rounds: Option<i64>,
-    /// JSONL file with a `prompt` on each line, or `bundled` [list].
+    /// JSONL file with a `prompt` on each line, or `bundled` (list).
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<String>,
-    /// Prompts to take, spread evenly over the file; 0 takes all [list].
+    /// Prompts to take, spread evenly over the file; 0 takes all (list).
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) num_prompts: Option<String>,
-    /// Sequences that run together [list].
+    /// Sequences that run together (list).
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) batch: Option<String>,
     #[command(flatten)]
@@ -76,49 +76,49 @@ pub(crate) struct RunArgs {
 /// Flags that describe a cell, shared by `run` and `generate`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CellArgs {
-    /// Target model: a Hugging Face folder, or `bundled` [list].
+    /// Target model: a Hugging Face folder, or `bundled` (list).
     #[arg(long, value_name = "DIR")]
     pub(crate) target: Option<String>,
-    /// Draft model: a Hugging Face folder, or `bundled` [list].
+    /// Draft model: a Hugging Face folder, or `bundled` (list).
     #[arg(long, value_name = "DIR")]
     pub(crate) draft: Option<String>,
-    /// Weight format: f32, f16 or bf16 [list].
+    /// Weight format: f32, f16 or bf16 (list).
     #[arg(long, value_name = "FORMAT")]
     pub(crate) weights: Option<String>,
-    /// Weight format of the draft; the target's unless given [list].
+    /// Weight format of the draft; the target's unless given (list).
     #[arg(long, value_name = "FORMAT")]
     pub(crate) draft_weights: Option<String>,
-    /// off, or draft:K for K draft tokens a step [list].
+    /// off, or draft:K for K draft tokens a step (list).
     #[arg(long, value_name = "HOW")]
     pub(crate) speculation: Option<String>,
-    /// KV allocator: contiguous or paged:BLOCK [list].
+    /// KV allocator: contiguous or paged:BLOCK (list).
     #[arg(long, value_name = "HOW")]
     pub(crate) kv: Option<String>,
-    /// KV cache format: f32 or f16; what goes with the weights unless given [list].
+    /// KV cache format: f32 or f16; what goes with the weights unless given (list).
     #[arg(long, value_name = "FORMAT")]
     pub(crate) kv_dtype: Option<String>,
-    /// Most prompt tokens of a sequence in one step [list].
+    /// Most prompt tokens of a sequence in one step (list).
     #[arg(long, allow_negative_numbers = true, value_name = "TOKENS")]
     pub(crate) chunk: Option<String>,
-    /// Tokens to generate for each prompt [list].
+    /// Tokens to generate for each prompt (list).
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) max_new_tokens: Option<String>,
     /// Generate past end-of-text tokens.
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-    /// Text that ends an output [repeatable].
+    /// Text that ends an output (repeatable).
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// 0 always takes the best token [list].
+    /// 0 always takes the best token (list).
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) temperature: Option<String>,
-    /// Keep this many likeliest tokens; 0 keeps all [list].
+    /// Keep this many likeliest tokens; 0 keeps all (list).
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_k: Option<String>,
-    /// Keep the likeliest tokens up to this probability; 1 keeps all [list].
+    /// Keep the likeliest tokens up to this probability; 1 keeps all (list).
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_p: Option<String>,
-    /// Drop tokens below this share of the likeliest one's probability [list].
+    /// Drop tokens below this share of the likeliest one's probability (list).
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) min_p: Option<String>,
     /// Seed of sampling and of the order of cells.

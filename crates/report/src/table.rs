@@ -87,6 +87,13 @@ fn row(record: &Record, at: usize) -> Vec<String> {
     let target = if repeated { String::new() } else { parameters(record.run.models[targets[at]].parameters) };
     let control = record.arms.iter().any(|other| other.spec != arm.spec && other.spec.plain() == arm.spec);
     let drafted = summary.acceptance.drafting_steps > 0;
+    if matches!(arm.verdict, Verdict::Differs { .. }) {
+        // The speed of wrong output is no speed.
+        let mut cells = vec![target, arm.spec.weights.to_string(), arm.spec.speculation.to_string()];
+        cells.resize(COLUMNS.len() - 1, String::new());
+        cells.push(verdict(&arm.verdict));
+        return cells;
+    }
     vec![
         target,
         arm.spec.weights.to_string(),
@@ -168,7 +175,7 @@ fn verdict(verdict: &Verdict) -> String {
 mod tests {
     use super::*;
     use crate::sample::{rounds, run};
-    use crate::{caution, conclusion};
+    use crate::{Check, caution, conclusion};
 
     #[test]
     fn a_run_reads_well_on_a_terminal_and_as_markdown() {
@@ -182,6 +189,10 @@ mod tests {
     fn a_run_whose_speculation_loses_says_so() {
         let slow = Record::derive(&run(), &rounds(3, 40), false).unwrap();
         insta::assert_snapshot!("loses", conclusion(&slow));
+        let mut wrong = rounds(2, 15);
+        wrong[1].passes[1].check = Check::Differs { request: 0, token: 5 };
+        let wrong = Record::derive(&run(), &wrong, false).unwrap();
+        insta::assert_snapshot!("wrong", format!("{}\n{}", text(&wrong), conclusion(&wrong)));
         let one = Record::derive(&run(), &rounds(1, 15), true).unwrap();
         insta::assert_snapshot!("one_round", format!("{}\n{}", header(&one), conclusion(&one)));
     }
