@@ -45,7 +45,7 @@ pub fn perplexity(model: &mut dyn Model, ids: &[u32], chunk: usize) -> Result<Pe
     Ok(Perplexity { value: nll.exp(), nll, scored_tokens, chunk, chunks: ids.len() / chunk })
 }
 
-/// -log softmax(logits)[id], in f64.
+/// -log of the softmax of `logits` at `id`, in f64.
 fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
