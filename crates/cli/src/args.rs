@@ -21,7 +21,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Compare cells over the same prompts in interleaved rounds. Values may be lists: --speculation off,draft:4
+    /// Compare cells over the same prompts in interleaved rounds.
+    ///
+    /// Where a flag describes a cell, several values may be given, separated by commas: there is one cell for each
+    /// combination, such as `--weights f32,f16 --speculation off,draft:4`. Every speculative cell is compared with the
+    /// same cell without speculation, which is added where it is missing.
     Run(RunArgs),
     /// Continue one prompt, plain or with speculation.
     Generate(GenerateArgs),
@@ -45,28 +49,28 @@ pub(crate) enum ModelCommand {
     Logits(LogitsArgs),
 }
 
-/// Flags of `run`. Those marked (list) take several values, separated by commas: one cell for each combination.
+/// Flags of `run`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RunArgs {
     /// A spec file in TOML; flags change its values.
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
-    /// Change one value of the spec, such as workload.num_prompts=8 (repeatable).
+    /// Change one value of the spec, such as workload.num_prompts=8; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Where the run is stored; by default a folder in runs/ named by UTC time and machine.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Passes over every cell.
+    /// Passes over every cell; 6 unless given.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) rounds: Option<i64>,
-    /// JSONL file with a `prompt` on each line, or `bundled` (list).
+    /// JSONL file with a `prompt` on each line, or `bundled`, the default.
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<String>,
-    /// Prompts to take, spread evenly over the file; 0 takes all (list).
+    /// Prompts to take, spread evenly over the file; 0 takes all. 24 of the bundled ones, or all of a file, unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) num_prompts: Option<String>,
-    /// Sequences that run together (list).
+    /// Sequences that run together; 1 unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) batch: Option<String>,
     #[command(flatten)]
@@ -76,49 +80,49 @@ pub(crate) struct RunArgs {
 /// Flags that describe a cell, shared by `run` and `generate`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CellArgs {
-    /// Target model: a Hugging Face folder, or `bundled` (list).
+    /// Target model: a Hugging Face folder, or `bundled`, the default.
     #[arg(long, value_name = "DIR")]
     pub(crate) target: Option<String>,
-    /// Draft model: a Hugging Face folder, or `bundled` (list).
+    /// Draft model: a Hugging Face folder, or `bundled`, the default.
     #[arg(long, value_name = "DIR")]
     pub(crate) draft: Option<String>,
-    /// Weight format: f32, f16 or bf16 (list).
+    /// Weight format: f32, f16 or bf16; f16 unless given.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) weights: Option<String>,
-    /// Weight format of the draft; the target's unless given (list).
+    /// Weight format of the draft; the target's unless given.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) draft_weights: Option<String>,
-    /// off, or draft:K for K draft tokens a step (list).
+    /// off, or draft:K for K draft tokens a step.
     #[arg(long, value_name = "HOW")]
     pub(crate) speculation: Option<String>,
-    /// KV allocator: contiguous or paged:BLOCK (list).
+    /// KV allocator: contiguous or paged:BLOCK; paged:16 unless given.
     #[arg(long, value_name = "HOW")]
     pub(crate) kv: Option<String>,
-    /// KV cache format: f32 or f16; what goes with the weights unless given (list).
+    /// KV cache format: f32 or f16; what goes with the weights unless given.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) kv_dtype: Option<String>,
-    /// Most prompt tokens of a sequence in one step (list).
+    /// Most prompt tokens of a sequence in one step; 512 unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "TOKENS")]
     pub(crate) chunk: Option<String>,
-    /// Tokens to generate for each prompt (list).
+    /// Tokens to generate for each prompt; 64 unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) max_new_tokens: Option<String>,
     /// Generate past end-of-text tokens.
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-    /// Text that ends an output (repeatable).
+    /// Text that ends an output; may be repeated.
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// 0 always takes the best token (list).
+    /// 0 always takes the best token.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) temperature: Option<String>,
-    /// Keep this many likeliest tokens; 0 keeps all (list).
+    /// Keep this many likeliest tokens; 0 keeps all.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_k: Option<String>,
-    /// Keep the likeliest tokens up to this probability; 1 keeps all (list).
+    /// Keep the likeliest tokens up to this probability; 1 keeps all.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_p: Option<String>,
-    /// Drop tokens below this share of the likeliest one's probability (list).
+    /// Drop tokens below this share of the likeliest one's probability.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) min_p: Option<String>,
     /// Seed of sampling and of the order of cells.

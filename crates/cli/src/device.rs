@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use specquant_core::{Model, RunSpec, WeightFormat};
 use specquant_kernels::{Isa, Team};
 use specquant_machine::Machine;
@@ -10,6 +10,7 @@ use specquant_model::{LoadOptions, ModelFiles, bundled};
 
 /// The workers that a spec asks for; 0 threads takes one for each physical core.
 pub(crate) fn team(threads: usize, machine: &Machine) -> Result<Team> {
+    ensure!(threads <= 1024, "threads {threads}: must lie in 0..=1024; 0 takes every physical core");
     let threads = if threads == 0 { machine.physical_cores } else { threads };
     Team::new(threads, Isa::detect())
 }
@@ -21,10 +22,11 @@ pub(crate) fn describe(spec: &RunSpec, team: &Team) -> String {
     format!("{chosen}cpu {}, {threads}", team.isa())
 }
 
-/// The files of a model: `bundled:target` or `bundled:draft`, or a folder.
+/// The files of a model: `bundled:target`, for short `bundled`, or `bundled:draft`, or a folder.
 pub(crate) fn files(name: &str) -> Result<ModelFiles> {
     match name.split_once(':') {
         Some(("bundled", role)) => bundled(role),
+        None if name == "bundled" => bundled("target"),
         _ => ModelFiles::folder(Path::new(name)),
     }
 }

@@ -11,7 +11,7 @@ use crate::args::GenerateArgs;
 use crate::interrupt::Interrupt;
 use crate::overlay::cell_table;
 use crate::run::Bench;
-use crate::{Ended, show};
+use crate::{Ended, note, show};
 
 /// Continues the prompt and prints its continuation.
 pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
@@ -37,7 +37,7 @@ pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
         return Ok(Ended::Done);
     }
     show(&output.text)?;
-    let mut facts = vec![format!("{} tokens, ended by {:?}", output.tokens.len(), output.reason), bench.device()];
+    let mut facts = vec![format!("{} tokens, {}", output.tokens.len(), ended(output.reason)), bench.device()];
     if let (Some(ttft), Some(decode)) = (&summary.latency.ttft_ms, summary.phases.decode_tok_s) {
         facts.push(format!("TTFT {:.1} ms, decode {decode:.0} tok/s", ttft.p50.value));
     }
@@ -45,8 +45,18 @@ pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
     if let Some(acceptance) = rates.draft_acceptance {
         facts.push(format!("{}: accepted {acceptance:.3} of drafted, tau {:.2}", cell.speculation, rates.tau));
     }
-    eprintln!("{}", facts.join(" | "));
+    note(&facts.join(" | "));
     Ok(Ended::Done)
+}
+
+/// Why an output ended, in words.
+fn ended(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Eos => "ended by an end-of-text token",
+        Reason::Stop => "ended by a stop string",
+        Reason::Length => "as many as asked for",
+        Reason::Context => "up to the end of the model's context",
+    }
 }
 
 /// What `generate --json` prints.

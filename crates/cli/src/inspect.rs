@@ -65,6 +65,8 @@ pub(crate) fn logits(args: &LogitsArgs, json: bool) -> Result<Ended> {
     let run = Run { seq: 0, tokens, start: 0, slots: &slots, score: Score::Logits { rows: 1 } };
     let scores = model.forward(&Batch { runs: vec![run] }).context("--tokens")?;
     let [Scores::Logits(rows)] = &scores[..] else { bail!("the model answered without logits") };
+    let sound = rows[0].iter().all(|logit| logit.is_finite());
+    ensure!(sound, "{}: its logits are not finite: its weights are damaged or overflow", files.name());
     if json {
         show(&serde_json::to_string(&Logits { model: files.name(), weights, tokens, logits: &rows[0] })?)?;
         return Ok(Ended::Done);

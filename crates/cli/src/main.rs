@@ -46,10 +46,15 @@ fn main() -> ExitCode {
         Err(error) => {
             // Some libraries break their messages into lines.
             let message = format!("{error:#}");
-            eprintln!("error: {}", message.lines().collect::<Vec<_>>().join(" ").trim_end());
+            note(&format!("error: {}", message.lines().collect::<Vec<_>>().join(" ").trim_end()));
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints a line to stderr, if anybody listens.
+fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints a result and a line break to stdout. A reader that has gone away is no error: it has seen what it wanted.

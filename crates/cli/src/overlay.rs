@@ -23,6 +23,10 @@ pub(crate) fn run_table(args: &RunArgs) -> Result<Table> {
     }
     put_integer(&mut table, "rounds", args.rounds)?;
     put_list(&mut table, "workload.prompts", args.prompts.as_ref(), text)?;
+    if args.prompts.as_ref().is_some_and(|prompts| prompts != "bundled") && !names_num_prompts(&table) {
+        // The default number suits the bundled prompts; whoever brings prompts wants all of them.
+        put(&mut table, "workload.num_prompts", Value::Integer(0))?;
+    }
     put_list(&mut table, "workload.num_prompts", args.num_prompts.as_ref(), number)?;
     put_list(&mut table, "batching", args.batch.as_ref(), |n| Value::String(format!("continuous:{n}")))?;
     put_cell(&mut table, &args.cell)?;
@@ -40,6 +44,10 @@ pub(crate) fn cell_table(args: &CellArgs) -> Result<Table> {
 fn default_comparison() -> Table {
     let cells = ["off", "draft:2", "draft:4"].map(text);
     Table::from_iter([("speculation".to_string(), Value::Array(cells.to_vec()))])
+}
+
+fn names_num_prompts(table: &Table) -> bool {
+    table.get("workload").is_some_and(|workload| workload.get("num_prompts").is_some())
 }
 
 fn read(path: &Path) -> Result<Table> {
@@ -100,6 +108,7 @@ fn put(table: &mut Table, key: &str, value: Value) -> Result<()> {
             table.insert(key.to_string(), value);
             Ok(())
         }
+        Some((_, inner)) if inner.contains('.') => bail!("`{key}`: a spec has no key of more than two parts"),
         Some((outer, inner)) => match table.entry(outer).or_insert_with(|| Value::Table(Table::new())) {
             Value::Table(table) => put(table, inner, value),
             _ => bail!("`{outer}` is a single value in the spec and has no `{inner}`"),
@@ -165,6 +174,7 @@ mod tests {
     #[test]
     fn what_is_not_an_assignment_is_refused() {
         check("--set rounds", Err("write KEY=VALUE"));
+        check("--set a.b.c=3", Err("more than two parts"));
         check("--set =3", Err("an empty key"));
         check("--set speculation.k=3", Err("`speculation` is a single value"));
         check("--spec /nowhere/spec.toml", Err("/nowhere/spec.toml: cannot read the spec"));

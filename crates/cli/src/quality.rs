@@ -1,6 +1,6 @@
 //! `specquant quality`: how good a model's predictions are in each weight format.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use specquant_core::{Text, WeightFormat};
 use specquant_engine::{Perplexity, perplexity};
@@ -18,6 +18,13 @@ pub(crate) fn quality(args: &QualityArgs, json: bool) -> Result<Ended> {
         path => std::fs::read_to_string(path).with_context(|| format!("{path}: cannot read the text as UTF-8"))?,
     };
     let ids = files.tokenizer()?.encode(&text)?;
+    let context = files.config()?.max_position_embeddings;
+    let chunk = args.chunk;
+    ensure!(
+        (4..=context).contains(&chunk),
+        "--chunk {chunk}: must lie in 4..={context}, the context of {}",
+        files.name()
+    );
     let team = device::team(args.threads, &Machine::read())?;
     let mut formats = Vec::new();
     for weights in device::formats(&args.weights)? {

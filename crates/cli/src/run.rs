@@ -6,10 +6,11 @@ mod bench;
 mod check;
 mod order;
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use specquant_core::{RunSpec, expand};
 use specquant_machine::utc_stamp;
@@ -18,7 +19,7 @@ use specquant_report::{ArmPass, Check, Digest, Record, Round, Run, RunFolder};
 use crate::args::RunArgs;
 use crate::interrupt::Interrupt;
 use crate::overlay::run_table;
-use crate::{Ended, show};
+use crate::{Ended, note, show};
 
 pub(crate) use bench::{Bench, Pass};
 
@@ -28,7 +29,9 @@ const WARM_UP: usize = 2;
 /// Runs the comparison and prints it.
 pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     let table = run_table(args)?;
-    let cells = with_controls(&expand(&table)?);
+    let cells =
+        expand(&table).with_context(|| args.spec.as_ref().map_or(String::new(), |path| path.display().to_string()));
+    let cells = with_controls(&cells?);
     let mut bench = Bench::load(&cells, |cell| specquant_workload::prompts(&cell.workload))?;
     let began = utc_stamp();
     let run = bench.describe(began);
@@ -37,7 +40,8 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     let interrupt = Interrupt::listen()?;
     let rounds = rounds(&mut bench, &run, &mut folder, &interrupt)?;
     if rounds.is_empty() {
-        eprintln!("interrupted before the first round ended: nothing was measured");
+        folder.discard()?;
+        note("interrupted before the first round ended: nothing was measured");
         return Ok(Ended::Interrupted);
     }
     let interrupted = rounds.len() < cells[0].rounds;
@@ -50,21 +54,25 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     })
 }
 
-/// Adds the plain cell of every speculative one that has none, before it.
+/// Every cell after its control, which is added where the spec has none.
 fn with_controls(cells: &[RunSpec]) -> Vec<RunSpec> {
     let mut all: Vec<RunSpec> = Vec::new();
     for cell in cells {
         let plain = cell.plain();
-        if !cells.contains(&plain) && !all.contains(&plain) {
-            all.push(plain);
+        if !all.contains(&plain) {
+            all.extend([plain.clone()]);
+            all.extend(cells.iter().filter(|other| **other != plain && other.plain() == plain).cloned());
         }
-        all.push(cell.clone());
     }
     all
 }
 
+/// A folder named by time and machine that is not there yet.
 fn default_folder(run: &Run) -> PathBuf {
-    PathBuf::from("runs").join(format!("{}-{}", run.began, run.machine.label()))
+    let name = format!("{}-{}", run.began, run.machine.label());
+    let numbered = (2..).map(|n| format!("{name}-{n}"));
+    let free = [name.clone()].into_iter().chain(numbered).map(|name| Path::new("runs").join(name));
+    free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| Path::new("runs").join(&name))
 }
 
 /// Runs and stores rounds until all are done or the user interrupts.
@@ -94,6 +102,10 @@ fn rounds(bench: &mut Bench, run: &Run, folder: &mut RunFolder, interrupt: &Inte
         let round = Round { number, order, passes: passes.iter().zip(checks).map(arm_pass).collect() };
         folder.append(&round)?;
         rounds.push(round);
+        if !std::io::stderr().is_terminal() {
+            // A log has no bar.
+            note(&format!("round {number} of {wanted} ended"));
+        }
         let record = Record::derive(run, &rounds, number < wanted)?;
         folder.write(&record, &report(&record))?;
         if first.is_empty() {
@@ -129,8 +141,10 @@ fn report(record: &Record) -> String {
 
 /// What the terminal shows of a run.
 fn screen(record: &Record, folder: &RunFolder) -> String {
+    let bundled = record.run.cells.iter().all(|cell| cell.target == "bundled");
+    let next = if bundled { " Next: your own pair, run --target DIR --draft DIR" } else { "" };
     format!(
-        "{}\n\n{}\n{}\nSaved {} (record.json, report.md). Next: run --target DIR --draft DIR | run --batch 1,8",
+        "{}\n\n{}\n{}\nSaved {} (record.json, report.md).{next}",
         specquant_report::header(record),
         specquant_report::text(record),
         notes(record).join("\n"),

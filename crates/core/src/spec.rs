@@ -99,9 +99,11 @@ impl RunSpec {
         self.draft_weights.unwrap_or(self.weights)
     }
 
-    /// The same cell without speculation: the control that a speculative cell is compared with.
+    /// The same cell without speculation: the control that a speculative cell is compared with. It has no draft model,
+    /// so cells with different ones share it.
     pub fn plain(&self) -> RunSpec {
-        RunSpec { speculation: Speculation::Off, ..self.clone() }
+        let RunSpec { draft, draft_weights, .. } = RunSpec::default();
+        RunSpec { speculation: Speculation::Off, draft, draft_weights, ..self.clone() }
     }
 
     /// Says which value is out of its range.
@@ -118,19 +120,34 @@ impl RunSpec {
     }
 }
 
+/// No experiment has more cells; a longer product is a slip of the pen.
+const MOST_CELLS: usize = 1000;
+
 /// Values that are the same in every cell of an experiment, so a list makes no sense for them.
 const SHARED: [&str; 4] = ["device", "threads", "seed", "rounds"];
 
 /// Every combination of the listed values in `table`, which otherwise reads as a `RunSpec`; validated.
 pub fn expand(table: &Table) -> Result<Vec<RunSpec>> {
     let mut tables = vec![table.clone()];
+    let table_lists_drafts = ["draft", "draft_weights"].iter().any(|key| table.get(*key).is_some_and(Value::is_array));
     for path in axes(table)? {
+        let values = at(table, &path).map_or(0, Vec::len);
+        ensure!(
+            tables.len() * values <= MOST_CELLS,
+            "the lists of the spec make more than {MOST_CELLS} cells: shorten them"
+        );
         tables = tables.iter().map(|cell| split(cell, &path)).collect::<Result<Vec<_>>>()?.concat();
     }
     let mut cells = Vec::new();
     for table in tables {
         let cell: RunSpec = Value::Table(table).try_into()?;
         cell.validate()?;
+        let plain = cell.speculation == Speculation::Off;
+        let cell = if plain { cell.plain() } else { cell };
+        // A list of draft models gives the same plain cell for each.
+        if plain && cells.contains(&cell) && table_lists_drafts {
+            continue;
+        }
         ensure!(!cells.contains(&cell), "the same cell stands twice in the spec: a value is listed twice");
         cells.push(cell);
     }
@@ -162,12 +179,16 @@ fn axes(table: &Table) -> Result<Vec<Vec<&str>>> {
     Ok(paths)
 }
 
+/// The list at `path`.
+fn at<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Vec<Value>> {
+    let (last, outer) = path.split_last()?;
+    let table = outer.iter().try_fold(table, |table, key| table.get(*key)?.as_table())?;
+    table.get(*last)?.as_array()
+}
+
 /// One copy of `cell` for each value of the list at `path`.
 fn split(cell: &Table, path: &[&str]) -> Result<Vec<Table>> {
-    let values = path.iter().try_fold(None, |found: Option<&Value>, key| {
-        found.map_or_else(|| cell.get(*key), |table| table.get(*key)).map(Some)
-    });
-    let values = values.flatten().and_then(Value::as_array).with_context(|| format!("{path:?} is not a list"))?;
+    let values = at(cell, path).with_context(|| format!("{path:?} is not a list"))?;
     ensure!(!values.is_empty(), "`{}` is an empty list: give at least one value", path.join("."));
     Ok(values.iter().map(|value| with(cell.clone(), path, value)).collect())
 }
@@ -214,6 +235,11 @@ mod tests {
             "speculation = ['draft:2', 'off']\nweights = ['f16', 'f32']\n[workload]\nmax_new_tokens = 8",
             Ok(&["f32 draft:2 paged:16 8", "f32 off paged:16 8", "f16 draft:2 paged:16 8", "f16 off paged:16 8"]),
         );
+        // Plain cells have no draft, so two draft formats share one.
+        check(
+            "speculation = ['off', 'draft:2']\ndraft_weights = ['f16', 'f32']",
+            Ok(&["f16 draft:2 paged:16 64", "f16 off paged:16 64", "f16 draft:2 paged:16 64"]),
+        );
         check(
             "kv = ['contiguous']\n[workload]\nmax_new_tokens = [1, 2]\nstop = ['a', 'b']",
             Ok(&["f16 off contiguous 1", "f16 off contiguous 2"]),
@@ -226,6 +252,8 @@ mod tests {
         check("weights = 'q4'", Err("unknown weight format `q4`"));
         check("weights = []", Err("`weights` is an empty list"));
         check("weights = ['f16', 'f16']", Err("listed twice"));
+        let long = format!("chunk = {:?}\n[workload]\nmax_new_tokens = {0:?}", Vec::from_iter(1..50));
+        check(&long, Err("more than 1000 cells"));
         check("seed = [1, 2]", Err("`seed` is shared by all cells"));
         check("rounds = 0", Err("rounds 0"));
         check("chunk = 0", Err("chunk 0"));
@@ -237,7 +265,8 @@ mod tests {
 
     #[test]
     fn a_spec_survives_the_round_trip_through_toml() {
-        let spec = RunSpec { draft_weights: Some(WeightFormat::F32), chunk: 7, ..RunSpec::default() };
+        let speculation = Speculation::Draft { k: 3 };
+        let spec = RunSpec { draft_weights: Some(WeightFormat::F32), chunk: 7, speculation, ..RunSpec::default() };
         let text = toml::to_string(&spec).unwrap();
         assert_eq!(expand(&text.parse().unwrap()).unwrap(), [spec]);
     }

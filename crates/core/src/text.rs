@@ -17,15 +17,13 @@ pub trait Text: Send + Sync {
     fn step(&self, state: &mut TextState, id: u32) -> Result<Option<String>>;
 }
 
-/// Where the decoding of one sequence stands: the ids whose text is not certain yet, and the text before them.
+/// Where the decoding of one sequence stands.
 #[derive(Clone, Debug, Default)]
 pub struct TextState {
-    /// Ids from a little before the text that is not certain yet.
+    /// The ids of the last text that was returned, and those after it, whose text is not certain yet.
     pub ids: Vec<u32>,
-    /// Text of the ids before that.
-    pub prefix: String,
-    /// How many of `ids` the prefix covers.
-    pub covered: usize,
+    /// How many of `ids` have been returned as text.
+    pub returned: usize,
 }
 
 /// Turns ids into text and looks for stop strings.

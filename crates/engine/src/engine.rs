@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use specquant_core::{
     Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reason, Rows, Run, Score, Scores, SeqId, SlotCopy,
     Text, dist,
@@ -246,7 +246,7 @@ impl<'a> Engine<'a> {
             if scores.rows() == 0 {
                 return Ok(None);
             }
-            let dists = distributions(scores, seq)?;
+            let dists = distributions(scores, seq).with_context(|| self.parts.target.info().name.clone())?;
             Ok(Some(verify(draft, &dists, seq.rng(), seq.tokens.len())))
         };
         self.running.iter().zip(drafts).zip(scores).map(judge).collect()
@@ -320,7 +320,7 @@ fn distributions(scores: &Scores, seq: &Sequence) -> Result<Vec<Dist>> {
         }
         Scores::Logits(rows) => {
             let dists: Vec<Dist> = rows.iter().map(|row| dist(row, &seq.request.sampling)).collect();
-            let sound = dists.iter().all(Dist::is_finite);
+            let sound = dists.iter().all(Dist::is_finite) && !rows.iter().flatten().any(|logit| logit.is_nan());
             (dists, sound)
         }
     };

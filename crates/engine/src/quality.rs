@@ -27,7 +27,7 @@ pub struct Perplexity {
 pub fn perplexity(model: &mut dyn Model, ids: &[u32], chunk: usize) -> Result<Perplexity> {
     let info = model.info();
     let most = info.context.min(info.kv_slots);
-    ensure!((4..=most).contains(&chunk), "chunk {chunk}: must lie in 4..={most}, the context of {}", info.name);
+    ensure!((4..=most).contains(&chunk), "--chunk {chunk}: must lie in 4..={most}, the context of {}", info.name);
     ensure!(ids.len() >= chunk, "the text has {} tokens and one chunk needs {chunk}: give a longer text", ids.len());
     let slots: Vec<u32> = (0..chunk as u32).collect();
     // The last token of a chunk is predicted but never run, and the first scored row is the chunk's middle one.
@@ -42,6 +42,8 @@ pub fn perplexity(model: &mut dyn Model, ids: &[u32], chunk: usize) -> Result<Pe
         scored_tokens += rows;
     }
     let nll = sum / scored_tokens as f64;
+    let name = &model.info().name;
+    ensure!(nll.is_finite(), "{name}: the text has no finite likelihood: its weights are damaged or overflow");
     Ok(Perplexity { value: nll.exp(), nll, scored_tokens, chunk, chunks: ids.len() / chunk })
 }
 

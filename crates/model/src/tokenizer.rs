@@ -6,6 +6,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
 use specquant_core::{Text, TextState};
+use tokenizers::models::ModelWrapper;
+
+/// Tokens after which an incomplete character is given up: none has more bytes, and a token has at least one.
+const LONGEST_CHARACTER: usize = 4;
 
 /// The tokenizer of one model.
 #[derive(Debug)]
@@ -25,6 +29,14 @@ impl Tokenizer {
         // A checkpoint may carry the settings of its training; a prompt is neither cut nor filled up.
         inner.with_truncation(None).map_err(|error| anyhow!("tokenizer.json: {error}"))?;
         inner.with_padding(None);
+        // Dropout makes the ids of a text random.
+        if let ModelWrapper::BPE(model) = inner.get_model()
+            && model.dropout.is_some()
+        {
+            let mut certain = model.clone();
+            certain.dropout = None;
+            inner.with_model(certain);
+        }
         let Some(last) = inner.get_vocab(true).into_values().max() else {
             bail!("tokenizer.json: the vocabulary is empty");
         };
@@ -43,9 +55,27 @@ impl Text for Tokenizer {
     }
 
     fn step(&self, state: &mut TextState, id: u32) -> Result<Option<String>> {
-        let TextState { ids, prefix, covered } = state;
-        tokenizers::tokenizer::step_decode_stream(&self.inner, vec![id], true, ids, prefix, covered)
-            .map_err(|error| anyhow!("{}: token {id}: {error}", self.name))
+        state.ids.push(id);
+        let decode =
+            |ids: &[u32]| self.inner.decode(ids, true).map_err(|error| anyhow!("{}: token {id}: {error}", self.name));
+        // Decoders look at what is before a token, so the last text is decoded again with the new ids behind it.
+        let (before, after) = (decode(&state.ids[..state.returned])?, decode(&state.ids)?);
+        let waiting = state.ids.len() - state.returned;
+        // Some decoders change what came before while bytes are incomplete; bytes that never become a character are
+        // shown as the decoder shows them.
+        let settled = after.starts_with(&before) && !after.ends_with('\u{fffd}');
+        if !settled && waiting < LONGEST_CHARACTER {
+            return Ok(None);
+        }
+        let common = before.bytes().zip(after.bytes()).take_while(|(a, b)| a == b).count();
+        let start = (0..=common).rev().find(|&at| after.is_char_boundary(at)).unwrap_or(0);
+        let text = after[start..].to_string();
+        // A special token has no text; what stands before it stays in view.
+        if !text.is_empty() {
+            state.ids.drain(..state.returned);
+        }
+        state.returned = state.ids.len();
+        Ok((!text.is_empty()).then_some(text))
     }
 }
 
@@ -113,6 +143,49 @@ mod tests {
             assert_eq!(pieces.iter().flatten().map(String::as_str).collect::<String>(), text);
             assert!(pieces.iter().flatten().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
         }
+    }
+
+    /// Byte tokens, as tokenizers with byte fallback have them: incomplete bytes change what the decoder makes of the
+    /// bytes before them.
+    fn byte_fallback() -> Tokenizer {
+        let mut vocab = serde_json::Map::new();
+        for byte in 0..=255u32 {
+            vocab.insert(format!("<0x{byte:02X}>"), byte.into());
+        }
+        vocab.insert("\u{2581}on".into(), 256.into());
+        let json = json!({
+            "version": "1.0",
+            "added_tokens": [],
+            "decoder": { "type": "Sequence", "decoders": [
+                { "type": "Replace", "pattern": { "String": "\u{2581}" }, "content": " " },
+                { "type": "ByteFallback" },
+                { "type": "Fuse" },
+                { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+            ] },
+            "model": { "type": "BPE", "byte_fallback": true, "vocab": vocab, "merges": [] },
+        });
+        Tokenizer::parse("bytes", json.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn bytes_are_shown_as_characters_and_wrong_ones_stop_nothing() {
+        let check = |ids: &[u32], expected: &str| {
+            let (tokenizer, mut state) = (byte_fallback(), TextState::default());
+            let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.step(&mut state, id).unwrap()).collect();
+            assert_eq!(pieces.iter().flatten().map(String::as_str).collect::<String>(), expected, "{ids:?}");
+        };
+        check(&[0x41, 0x42, 256], "AB on");
+        check(&[0x41, 0xED, 0x95, 0x9C, 0x42], "A한B");
+        // A byte that was shown, then one that no character begins with, then text: the decoder makes a mark of each of the
+        // two bytes, although the first was shown already.
+        check(&[0x3D, 0xFF, 256, 0x41, 0x42], "=\u{fffd}\u{fffd} onAB");
+    }
+
+    #[test]
+    fn ids_of_a_text_are_certain_whatever_the_training_dropped() {
+        let dropping = changed(|json| json["model"]["dropout"] = json!(0.9));
+        let text = "pub fn add(a: u32, b: u32) -> u32";
+        assert_eq!(dropping.encode(text).unwrap(), changed(|_| {}).encode(text).unwrap());
     }
 
     #[test]

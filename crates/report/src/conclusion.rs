@@ -1,44 +1,70 @@
 //! What a run means, in words: the choice, the reason, and the limit of what was seen.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
-use crate::record::{Arm, Costs, Record, Speedup, label};
+use specquant_core::Speculation;
+
+use crate::names::Names;
+use crate::record::{Arm, Costs, Record, Speedup, Verdict, label};
 use crate::table::{interval, parameters};
 
-/// One paragraph for each control: which speculation to use there, if any, and why. Begins with `=>`.
+/// What weight formats gain and, for each control, which speculation to use there, if any, and why. Lines begin with `=>`.
 pub fn conclusion(record: &Record) -> String {
-    if let Some(wrong) = record.arms.iter().find(|arm| matches!(arm.verdict, crate::Verdict::Differs { .. })) {
+    if let Some(wrong) = record.arms.iter().find(|arm| matches!(arm.verdict, Verdict::Differs { .. })) {
         let name = label(&wrong.spec);
         return format!("=> Wrong output: {name} does not give its reference's tokens. Its speed means nothing.");
     }
-    let controls = record.arms.iter().filter(|arm| arm.vs_plain.is_none());
-    let lines: Vec<String> = controls.filter_map(|control| advice(record, control)).collect();
+    let names = Names::of(&record.run.cells);
+    let controls = record.arms.iter().filter(|arm| arm.spec.speculation == Speculation::Off);
+    let mut lines: Vec<String> = formats(record, &names).into_iter().collect();
+    lines.extend(controls.filter_map(|control| advice(record, &names, control)));
+    lines.extend(record.arms.iter().filter_map(|arm| idle(&names, arm)));
     if lines.is_empty() {
-        return "=> No speculative cell to compare: add --speculation off,draft:2,draft:4".into();
+        return "=> Nothing to compare: add --speculation off,draft:2,draft:4 or --weights f32,f16".into();
     }
     lines.join("\n")
+}
+
+/// The decode rates of plain cells against plain f16.
+fn formats(record: &Record, names: &Names) -> Option<String> {
+    let plain = record.arms.iter().filter(|arm| arm.spec.speculation == Speculation::Off);
+    let compare = |arm: &Arm| Some(format!("{} {}", names.control(&arm.spec), interval(&arm.vs_f16.as_ref()?.decode)));
+    let ratios: Vec<String> = plain.filter_map(compare).collect();
+    (!ratios.is_empty()).then(|| format!("=> Plain decode against f16: {}.", ratios.join("; ")))
 }
 
 /// What of the table does not carry over to other models or machines, if anything.
 pub fn caution(record: &Record) -> Option<String> {
     let cache = record.run.machine.cache_bytes?;
     let cached = record.run.models.iter().filter(|model| model.memory.matrices <= cache);
-    let names: Vec<String> =
-        cached.map(|model| format!("{} {}", parameters(model.parameters), model.weights)).collect();
+    let names: BTreeSet<String> = cached.map(|model| parameters(model.parameters)).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "Caution: the weights of {} fit in this processor's cache of {} MiB; speeds of weight formats do not carry \
-             over to models that are read from memory.",
-            names.join(", "),
-            cache >> 20
+            "Caution: models that fit in this processor's {} MiB of cache: {}. What formats gain there does not carry \
+             over to larger ones.",
+            cache >> 20,
+            Vec::from_iter(names).join(", ")
         )
     })
+}
+
+/// An arm that was to draft and never did.
+fn idle(names: &Names, arm: &Arm) -> Option<String> {
+    let skipped = arm.summary.counts.drafts_skipped;
+    let drafts = arm.spec.speculation != Speculation::Off && arm.summary.acceptance.drafted == 0;
+    let why = if skipped > 0 {
+        format!("{skipped} drafts were skipped for want of draft context or cache")
+    } else {
+        "outputs are too short for a draft".to_string()
+    };
+    drafts.then(|| format!("=> {} drafted nothing: {why}. It ran plain.", arm_name(names, arm)))
 }
 
 /// A speculative arm with what it gained and what its steps cost.
 type Candidate<'a> = (&'a Arm, &'a Speedup, Costs);
 
-fn advice(record: &Record, control: &Arm) -> Option<String> {
+fn advice(record: &Record, names: &Names, control: &Arm) -> Option<String> {
     let mut arms: Vec<Candidate<'_>> = record
         .arms
         .iter()
@@ -48,35 +74,39 @@ fn advice(record: &Record, control: &Arm) -> Option<String> {
     arms.sort_by(|a, b| b.1.decode.ratio.partial_cmp(&a.1.decode.ratio).unwrap_or(Ordering::Equal));
     let best = arms.first()?;
     let (arm, speedup, _) = best;
-    let weights = label(&control.spec);
-    let gain = interval(&speedup.decode);
+    let (cell, draft, gain) = (names.control(&control.spec), arm_name(names, arm), interval(&speedup.decode));
     let choice = match &speedup.decode.interval {
-        Some(interval) if interval.low > 1.0 => format!("With {weights} use {}: {gain} decode", arm.spec.speculation),
+        Some(interval) if interval.low > 1.0 => format!("With {cell} use {draft}: {gain} decode"),
         Some(interval) if interval.high < 1.0 => {
-            format!("With {weights} speculation loses: the best, {}, is {gain} of plain", arm.spec.speculation)
+            format!("With {cell} speculation loses: the best, {draft}, is {gain} of plain")
         }
-        Some(_) => format!("With {weights} no gain was seen: the best, {}, is {gain}", arm.spec.speculation),
-        None => format!("With {weights} {} was {gain}: one round shows no noise, add --rounds 5", arm.spec.speculation),
+        Some(_) => format!("With {cell} undecided: the best, {draft}, is {gain} of plain; more --rounds may tell"),
+        None => format!("With {cell} {draft} was {gain}, which shows no noise: add --rounds 6"),
     };
     let end_to_end = format!("{:.2}x end to end", speedup.end_to_end.ratio);
-    let reasons: Vec<String> = arms.iter().map(reason).collect();
+    let reasons: Vec<String> = arms.iter().map(|arm| reason(names, arm)).collect();
     Some(format!("=> {choice} ({end_to_end}).\n   {}", reasons.join("\n   ")))
 }
 
 /// Why an arm gains or loses: what a step yields against what it costs.
-fn reason((arm, _, costs): &Candidate<'_>) -> String {
+fn reason(names: &Names, (arm, _, costs): &Candidate<'_>) -> String {
     let rates = &arm.summary.acceptance;
     format!(
-        "{}: a step yields tau {:.2} tokens and costs {:.2} plain steps (c = {:.2} for each of {:.1} draft tokens, \
-         T({:.0})/T(1) = {:.2}), which predicts {:.2}x; alpha {:.2}.",
-        arm.spec.speculation,
+        "{}: a step yields tau {:.2} tokens and costs {:.2} plain steps ({:.1} draft tokens at c = {:.2}, a verifying \
+         forward at {:.2}), which predicts {:.2}x; alpha {:.2}.",
+        arm_name(names, arm),
         rates.tau,
         costs.step,
-        costs.draft_token,
         costs.mean_draft,
-        (costs.mean_draft + 1.0).round(),
+        costs.draft_token,
         costs.verify,
         costs.predicted.unwrap_or(f64::NAN),
         rates.evaluated_acceptance.unwrap_or(0.0),
     )
+}
+
+/// A speculative arm among those of its control.
+fn arm_name(names: &Names, arm: &Arm) -> String {
+    let draft = names.draft(&arm.spec);
+    if draft.is_empty() { arm.spec.speculation.to_string() } else { format!("{} ({draft})", arm.spec.speculation) }
 }

@@ -4,6 +4,7 @@
 //! Rounds are the only thing that is measured; everything else here can be made again from them.
 
 mod conclusion;
+mod names;
 mod record;
 mod round;
 #[cfg(test)]

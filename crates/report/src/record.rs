@@ -139,30 +139,34 @@ fn derive_arm(run: &Run, rounds: &[Round], passes: &[Vec<Pass>], arm: usize) -> 
     let spec = run.cells[arm].clone();
     let other = |cell: RunSpec| run.cells.iter().position(|known| *known == cell).filter(|&at| at != arm);
     let plain = other(spec.plain());
-    let f16 = other(RunSpec { weights: WeightFormat::F16, draft_weights: None, kv_dtype: None, ..spec.plain() });
+    let f16 = other(RunSpec { weights: WeightFormat::F16, ..spec.plain() });
+    // An arm that was to draft and never did ran plain: its ratio says nothing of speculation.
+    let ran = spec.speculation == Speculation::Off || passes[arm].iter().any(|pass| pass.acceptance.drafted() > 0);
     let speedup = |at: usize| speedup(&passes[arm], &passes[at]).with_context(|| label(&spec));
     let summary = Summary::of(&passes[arm]);
     let costs = plain.and_then(|at| Costs::of(&Summary::of(&passes[at]), &summary));
     Ok(Arm {
         verdict: verdict(rounds, arm),
-        vs_plain: plain.map(speedup).transpose()?,
-        vs_f16: f16.map(speedup).transpose()?,
+        vs_plain: plain.filter(|_| ran).map(speedup).transpose()?.flatten(),
+        vs_f16: f16.filter(|_| ran).map(speedup).transpose()?.flatten(),
         costs,
         summary,
         spec,
     })
 }
 
-fn speedup(arm: &[Pass], control: &[Pass]) -> Result<Speedup> {
-    let rates = |passes: &[Pass], rate: fn(&Summary) -> Option<f64>| -> Result<Vec<f64>> {
-        let rate = |pass: &Pass| rate(&Summary::of(std::slice::from_ref(pass)));
-        passes.iter().map(|pass| rate(pass).context("a round has no rate to compare: nothing was generated")).collect()
+/// `None` where a round has no rate to compare, because nothing was decoded.
+fn speedup(arm: &[Pass], control: &[Pass]) -> Result<Option<Speedup>> {
+    let rates = |passes: &[Pass], rate: fn(&Summary) -> Option<f64>| -> Option<Vec<f64>> {
+        passes.iter().map(|pass| rate(&Summary::of(std::slice::from_ref(pass)))).collect()
     };
-    let ratio = |rate| paired(&rates(arm, rate)?, &rates(control, rate)?, LEVEL);
-    Ok(Speedup {
-        decode: ratio(|summary| summary.phases.decode_tok_s.or(summary.throughput.output_tok_s))?,
-        end_to_end: ratio(|summary| summary.throughput.output_tok_s)?,
-    })
+    let ratio = |rate| match (rates(arm, rate), rates(control, rate)) {
+        (Some(arm), Some(control)) => paired(&arm, &control, LEVEL).map(Some),
+        _ => Ok(None),
+    };
+    let decode = ratio(|summary| summary.phases.decode_tok_s)?;
+    let end_to_end = ratio(|summary| summary.throughput.output_tok_s)?;
+    Ok(decode.zip(end_to_end).map(|(decode, end_to_end)| Speedup { decode, end_to_end }))
 }
 
 fn verdict(rounds: &[Round], arm: usize) -> Verdict {

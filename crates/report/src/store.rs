@@ -15,18 +15,27 @@ use crate::round::Round;
 pub struct RunFolder {
     path: PathBuf,
     rounds: File,
+    /// Bytes of `rounds.jsonl` that hold whole rounds.
+    whole: u64,
 }
 
+/// Everything that a run writes.
+const FILES: [&str; 4] = ["spec.toml", "rounds.jsonl", "record.json", "report.md"];
+
 impl RunFolder {
-    /// Makes the folder, which must not hold a run yet, and writes the spec that can repeat the run.
+    /// Makes the folder, which must hold none of a run's files yet, and writes the spec that can repeat the run.
     pub fn create(path: &Path, spec: &str) -> Result<RunFolder> {
         fs::create_dir_all(path).with_context(|| format!("{}: cannot make the run's folder", path.display()))?;
-        let taken = path.join("rounds.jsonl");
-        ensure!(!taken.exists(), "{}: a run is stored here already; give --out another folder", path.display());
+        for name in FILES {
+            // A link that leads nowhere is taken too.
+            let taken = path.join(name).symlink_metadata().is_ok();
+            ensure!(!taken, "{}: {name} is here already; give --out another folder", path.display());
+        }
         replace(&path.join("spec.toml"), spec)?;
-        let rounds = OpenOptions::new().create_new(true).append(true).open(&taken);
-        let rounds = rounds.with_context(|| format!("{}: cannot be written", taken.display()))?;
-        Ok(RunFolder { path: path.to_path_buf(), rounds })
+        let place = path.join("rounds.jsonl");
+        let rounds = OpenOptions::new().create_new(true).append(true).open(&place);
+        let rounds = rounds.with_context(|| format!("{}: cannot be written", place.display()))?;
+        Ok(RunFolder { path: path.to_path_buf(), rounds, whole: 0 })
     }
 
     /// Where it is.
@@ -39,7 +48,23 @@ impl RunFolder {
         let mut line = serde_json::to_string(round)?;
         line.push('\n');
         let written = self.rounds.write_all(line.as_bytes()).and_then(|()| self.rounds.sync_data());
+        match written {
+            Ok(()) => self.whole += line.len() as u64,
+            // Half a line would make the file unreadable, and nothing more can be said if this fails too.
+            Err(_) => drop(self.rounds.set_len(self.whole)),
+        }
         written.with_context(|| format!("{}: cannot append round {}", self.path.display(), round.number))
+    }
+
+    /// Removes the folder of a run in which no round ended.
+    pub fn discard(self) -> Result<()> {
+        for name in ["spec.toml", "rounds.jsonl"] {
+            let path = self.path.join(name);
+            fs::remove_file(&path).with_context(|| format!("{}: cannot be removed", path.display()))?;
+        }
+        // The folder may have been the user's own, with other files in it.
+        let _ = fs::remove_dir(&self.path);
+        Ok(())
     }
 
     /// Writes what was derived from the rounds so far.
@@ -78,8 +103,28 @@ mod tests {
             lines.lines().map(|line| serde_json::from_str::<Round>(line).unwrap().number).collect();
         assert_eq!(numbers, [1, 2]);
         let error = RunFolder::create(&path, "").err().unwrap().to_string();
-        assert!(error.contains("a run is stored here already"), "{error}");
+        assert!(error.contains("spec.toml is here already"), "{error}");
         assert_eq!(fs::read_to_string(path.join("spec.toml")).unwrap(), "rounds = 2\n");
         assert!(!path.join("spec.partial").exists());
+    }
+
+    #[test]
+    fn files_of_the_user_are_never_replaced() {
+        for name in FILES {
+            let root = tempfile::tempdir().unwrap();
+            fs::write(root.path().join(name), "mine").unwrap();
+            let error = RunFolder::create(root.path(), "rounds = 2\n").err().unwrap().to_string();
+            assert!(error.contains(name), "{error}");
+            assert_eq!(fs::read_to_string(root.path().join(name)).unwrap(), "mine");
+            assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing was written before the refusal");
+        }
+    }
+
+    #[test]
+    fn a_run_without_a_round_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        RunFolder::create(&path, "").unwrap().discard().unwrap();
+        assert!(!path.exists());
     }
 }

@@ -2,56 +2,100 @@
 //!
 //! Every rate stands in a row with a latency percentile, and every ratio says what it is a ratio to.
 
+use std::collections::BTreeSet;
+
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
 use specquant_core::Sampling;
-use specquant_metrics::{Paired, Percentile};
+use specquant_metrics::{Paired, Percentile, Spread};
 
-use crate::record::{Record, Speedup, Verdict};
+use crate::names::Names;
+use crate::record::{Arm, Record, Verdict};
 
-/// Column titles; units stand in the second line.
-const COLUMNS: [&str; 14] = [
-    "target\n",
-    "weights\n",
-    "spec\n",
-    "prefill\ntok/s",
-    "decode\ntok/s",
-    "TTFT p50\nms",
-    "TPOT p50/p95\nms",
-    "decode vs own plain\n[95%]",
-    "predicted\n",
-    "vs plain\nf16",
-    "alpha\n",
-    "accepted\n",
-    "tau\n",
-    "output\n",
+/// One column: its title, whether its values are words, and its value for an arm. A column without values is left out.
+struct Column {
+    title: &'static str,
+    words: bool,
+    value: fn(&Context<'_>, &Arm) -> String,
+}
+
+/// What columns need to know beside the arm.
+struct Context<'a> {
+    record: &'a Record,
+    names: &'a Names,
+}
+
+const fn words(title: &'static str, value: fn(&Context<'_>, &Arm) -> String) -> Column {
+    Column { title, words: true, value }
+}
+
+const fn number(title: &'static str, value: fn(&Context<'_>, &Arm) -> String) -> Column {
+    Column { title, words: false, value }
+}
+
+/// Columns that say what an arm is; the rest says what it achieved, and is empty where its output was wrong.
+const IDENTITY: usize = 4;
+
+/// Titles hold the unit, or what a ratio is a ratio to, in the second line.
+const COLUMNS: [Column; 15] = [
+    words("target\n", target),
+    words("weights\n", |_, arm| arm.spec.weights.to_string()),
+    words("spec\n", |_, arm| arm.spec.speculation.to_string()),
+    words("cell\n", |context, arm| context.names.further(&arm.spec)),
+    number("prefill\ntok/s", |_, arm| rate(arm.summary.phases.prefill_tok_s)),
+    number("decode\ntok/s", |_, arm| rate(arm.summary.phases.decode_tok_s)),
+    number("TTFT p50\nms", |_, arm| arm.summary.latency.ttft_ms.map_or(String::new(), |ttft| milliseconds(ttft.p50))),
+    number("TPOT p50/p95\nms", |_, arm| {
+        let both = |tpot: Spread| format!("{}/{}", milliseconds(tpot.p50), milliseconds(tpot.p95));
+        arm.summary.latency.tpot_ms.map_or(String::new(), both)
+    }),
+    number("decode vs own\nplain [95%]", vs_plain),
+    number("predicted\n", |_, arm| ratio(arm.costs.and_then(|costs| costs.predicted))),
+    number("decode vs plain\nf16 [95%]", |context, arm| {
+        // With one weight format this is the ratio to the own plain cell once more.
+        let speedup = arm.vs_f16.as_ref().filter(|_| context.names.vary("weights"));
+        speedup.map_or(String::new(), |speedup| interval(&speedup.decode))
+    }),
+    number("alpha\n", |_, arm| decimals(arm.summary.acceptance.evaluated_acceptance, 3)),
+    number("accepted\n", |_, arm| decimals(arm.summary.acceptance.draft_acceptance, 3)),
+    number("tau\n", |_, arm| {
+        let rates = &arm.summary.acceptance;
+        if rates.drafting_steps > 0 { format!("{:.2}", rates.tau) } else { String::new() }
+    }),
+    words("output\n", |_, arm| verdict(&arm.verdict)),
 ];
 
-/// Columns whose values are words.
-const WORDS: [usize; 4] = [0, 1, 2, 13];
+/// Place of the verdict, which every arm has.
+const VERDICT: usize = COLUMNS.len() - 1;
 
-/// What was run, on what: the lines above the table.
+/// What was run, on what: the lines above the table. What differs between cells stands in the table instead.
 pub fn header(record: &Record) -> String {
     let run = &record.run;
-    let models: Vec<String> = run
-        .models
-        .iter()
-        .map(|model| format!("{} {} {}", model.name, parameters(model.parameters), model.weights))
-        .collect();
-    let cell = &run.cells[0];
+    let models: BTreeSet<String> =
+        run.models.iter().map(|model| format!("{} {}", model.name, parameters(model.parameters))).collect();
+    let (cell, names) = (&run.cells[0], Names::of(&run.cells));
+    let output = record.arms[0].summary.throughput.mean_output_tokens.unwrap_or(0.0);
+    let plural = if run.prompts == 1 { "" } else { "s" };
+    let mut facts = Vec::new();
+    if !names.vary("workload") {
+        facts.push(format!("{} prompt{plural}, mean {:.0} tokens in, {output:.0} out", run.prompts, run.prompt_tokens));
+    }
+    if !names.vary("sampling") {
+        facts.push(sampling(&cell.sampling));
+    }
+    if !names.vary("batching") {
+        facts.push(cell.batching.to_string());
+    }
+    if !names.vary("kv") {
+        facts.push(format!("KV {}", cell.kv));
+    }
+    facts.push(rounds(record));
     format!(
-        "specquant {} | {} | {} | {}\n{} prompt{}, mean {:.0} tokens in, {:.0} out | {} | {}, KV {} | {}",
+        "specquant {} | {} | {} | {}\n{}",
         run.version,
-        models.join(" + "),
+        Vec::from_iter(models).join(" + "),
         run.machine.cpu,
         run.device,
-        run.prompts,
-        if run.prompts == 1 { "" } else { "s" },
-        run.prompt_tokens,
-        record.arms[0].summary.throughput.mean_output_tokens.unwrap_or(0.0),
-        sampling(&cell.sampling),
-        cell.batching,
-        cell.kv,
-        rounds(record),
+        facts.join(" | ")
     )
 }
 
@@ -68,48 +112,43 @@ pub fn markdown(record: &Record) -> String {
 }
 
 fn render(record: &Record, style: TableStyle, title: fn(&str) -> String) -> String {
+    let names = Names::of(&record.run.cells);
+    let context = Context { record, names: &names };
+    let value = |at: usize, arm: &Arm| {
+        // The speed of wrong output is no speed.
+        let shown = at < IDENTITY || at == VERDICT || !matches!(arm.verdict, Verdict::Differs { .. });
+        if shown { (COLUMNS[at].value)(&context, arm) } else { String::new() }
+    };
+    let filled = |at: &usize| record.arms.iter().any(|arm| !value(*at, arm).is_empty());
+    let columns: Vec<usize> = (0..COLUMNS.len()).filter(filled).collect();
     let mut table = Table::new();
-    table.load_style(style).set_header(COLUMNS.map(title));
-    for at in 0..record.arms.len() {
-        table.add_row(row(record, at));
+    table.load_style(style).set_header(columns.iter().map(|&at| title(COLUMNS[at].title)));
+    for arm in &record.arms {
+        table.add_row(columns.iter().map(|&at| value(at, arm)));
     }
-    for (at, column) in table.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if WORDS.contains(&at) { CellAlignment::Left } else { CellAlignment::Right });
+    for (&at, column) in columns.iter().zip(table.column_iter_mut()) {
+        column.set_cell_alignment(if COLUMNS[at].words { CellAlignment::Left } else { CellAlignment::Right });
     }
     table.trim_fmt()
 }
 
-fn row(record: &Record, at: usize) -> Vec<String> {
-    let arm = &record.arms[at];
-    let (summary, latency) = (&arm.summary, &arm.summary.latency);
-    let targets = &record.run.targets;
-    let repeated = at > 0 && targets[at] == targets[at - 1];
-    let target = if repeated { String::new() } else { parameters(record.run.models[targets[at]].parameters) };
-    let control = record.arms.iter().any(|other| other.spec != arm.spec && other.spec.plain() == arm.spec);
-    let drafted = summary.acceptance.drafting_steps > 0;
-    if matches!(arm.verdict, Verdict::Differs { .. }) {
-        // The speed of wrong output is no speed.
-        let mut cells = vec![target, arm.spec.weights.to_string(), arm.spec.speculation.to_string()];
-        cells.resize(COLUMNS.len() - 1, String::new());
-        cells.push(verdict(&arm.verdict));
-        return cells;
+/// The parameters of an arm's target and, where targets differ, its name.
+fn target(context: &Context<'_>, arm: &Arm) -> String {
+    let run = &context.record.run;
+    let at = run.cells.iter().position(|cell| *cell == arm.spec).map(|at| run.targets[at]);
+    let model = at.map(|at| &run.models[at]);
+    let parameters = model.map_or(String::new(), |model| parameters(model.parameters));
+    let name = model.filter(|_| context.names.vary("target")).map_or(String::new(), |model| format!(" {}", model.name));
+    parameters + &name
+}
+
+fn vs_plain(context: &Context<'_>, arm: &Arm) -> String {
+    let controls = |other: &Arm| other.spec != arm.spec && other.spec.plain() == arm.spec;
+    match &arm.vs_plain {
+        Some(speedup) => interval(&speedup.decode),
+        None if context.record.arms.iter().any(controls) => "control".into(),
+        None => String::new(),
     }
-    vec![
-        target,
-        arm.spec.weights.to_string(),
-        arm.spec.speculation.to_string(),
-        rate(summary.phases.prefill_tok_s),
-        rate(summary.phases.decode_tok_s),
-        latency.ttft_ms.map_or(String::new(), |ttft| milliseconds(ttft.p50)),
-        latency.tpot_ms.map_or(String::new(), |tpot| format!("{}/{}", milliseconds(tpot.p50), milliseconds(tpot.p95))),
-        arm.vs_plain.as_ref().map_or(if control { "control" } else { "" }.into(), |ratio| interval(&ratio.decode)),
-        arm.costs.and_then(|costs| costs.predicted).map_or(String::new(), |ratio| format!("{ratio:.2}x")),
-        arm.vs_f16.as_ref().map_or(String::new(), |Speedup { decode, .. }| format!("{:.2}x", decode.ratio)),
-        decimals(summary.acceptance.evaluated_acceptance, 3),
-        decimals(summary.acceptance.draft_acceptance, 3),
-        if drafted { format!("{:.2}", summary.acceptance.tau) } else { String::new() },
-        verdict(&arm.verdict),
-    ]
 }
 
 /// A count of parameters as people say it: 5.2M, 110M, 1.1B.
@@ -134,7 +173,7 @@ fn rounds(record: &Record) -> String {
     let seconds: f64 = record.arms.iter().map(|arm| arm.summary.throughput.wall_s).sum();
     let interrupted = if record.interrupted { ", interrupted" } else { "" };
     let plural = if record.rounds == 1 { "" } else { "s" };
-    format!("{} interleaved round{plural}, {seconds:.0} s measured{interrupted}", record.rounds)
+    format!("{} interleaved round{plural}, {seconds:.1} s measured{interrupted}", record.rounds)
 }
 
 fn rate(value: Option<f64>) -> String {
@@ -148,6 +187,10 @@ fn milliseconds(percentile: Percentile) -> String {
         value if value < 10.0 => format!("{value:.2}{mark}"),
         value => format!("{value:.0}{mark}"),
     }
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or(String::new(), |value| format!("{value:.2}x"))
 }
 
 fn decimals(value: Option<f64>, places: usize) -> String {

@@ -31,6 +31,7 @@ struct Source {
     files: ModelFiles,
     tokenizer: Tokenizer,
     context: usize,
+    vocab: usize,
 }
 
 /// What one pass brought.
@@ -97,7 +98,12 @@ impl Bench {
             let open = || {
                 let files = device::files(&name)?;
                 let (tokenizer, config) = (files.tokenizer()?, files.config()?);
-                anyhow::Ok(Source { files, tokenizer, context: config.max_position_embeddings })
+                anyhow::Ok(Source {
+                    files,
+                    tokenizer,
+                    context: config.max_position_embeddings,
+                    vocab: config.vocab_size,
+                })
             };
             let source = open().with_context(|| format!("{} `{name}`", role.name()))?;
             self.sources.insert(name.clone(), source);
@@ -108,9 +114,14 @@ impl Bench {
     /// Draft tokens mean the same to both models, or the pair is refused.
     fn check_pair(&self, cell: &RunSpec) -> Result<()> {
         let [target, draft] = [Role::Target, Role::Draft].map(|role| &self.sources[&role.source(cell)]);
-        same_vocabulary(&target.tokenizer, &draft.tokenizer).with_context(|| {
+        let sizes = || {
+            let (a, b) = (target.vocab, draft.vocab);
+            ensure!(a == b, "config.json makes vocab_size {a} for the target and {b} for the draft");
+            Ok(())
+        };
+        same_vocabulary(&target.tokenizer, &draft.tokenizer).and_then(|()| sizes()).with_context(|| {
             let (target, draft) = (target.files.name(), draft.files.name());
-            format!("`{draft}` cannot draft for `{target}`: take a draft model with the target's tokenizer")
+            format!("`{draft}` cannot draft for `{target}`: take a draft model with the target's vocabulary")
         })
     }
 
