@@ -76,12 +76,12 @@ fn advice(record: &Record, names: &Names, control: &Arm) -> Option<String> {
     let (arm, speedup, _) = best;
     let (cell, draft, gain) = (names.control(&control.spec), arm_name(names, arm), interval(&speedup.decode));
     let choice = match &speedup.decode.interval {
-        Some(interval) if interval.low > 1.0 => format!("With {cell} use {draft}: {gain} decode"),
+        Some(interval) if interval.low > 1.0 => format!("With {cell}: use {draft}, {gain} decode"),
         Some(interval) if interval.high < 1.0 => {
-            format!("With {cell} speculation loses: the best, {draft}, is {gain} of plain")
+            format!("With {cell}: speculation loses; the best, {draft}, is {gain} of plain")
         }
-        Some(_) => format!("With {cell} undecided: the best, {draft}, is {gain} of plain; more --rounds may tell"),
-        None => format!("With {cell} {draft} was {gain}, which shows no noise: add --rounds 6"),
+        Some(_) => format!("With {cell}: undecided; the best, {draft}, is {gain} of plain, and more --rounds may tell"),
+        None => format!("With {cell}: {draft} was {gain}, which shows no noise; add --rounds 6"),
     };
     let end_to_end = format!("{:.2}x end to end", speedup.end_to_end.ratio);
     let reasons: Vec<String> = arms.iter().map(|arm| reason(names, arm)).collect();

@@ -106,8 +106,8 @@ mod tests {
         check(
             "speculation = ['off', 'draft:2']\ndraft_weights = ['f32', 'f16']",
             &[
-                ("", "f16"),
                 ("draft_weights f32", "f16, draft_weights f32"),
+                ("", "f16"),
                 ("draft_weights f16", "f16, draft_weights f16"),
             ],
         );

@@ -2,8 +2,6 @@
 //!
 //! Every rate stands in a row with a latency percentile, and every ratio says what it is a ratio to.
 
-use std::collections::BTreeSet;
-
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
 use specquant_core::Sampling;
 use specquant_metrics::{Paired, Percentile, Spread};
@@ -70,8 +68,14 @@ const VERDICT: usize = COLUMNS.len() - 1;
 /// What was run, on what: the lines above the table. What differs between cells stands in the table instead.
 pub fn header(record: &Record) -> String {
     let run = &record.run;
-    let models: BTreeSet<String> =
-        run.models.iter().map(|model| format!("{} {}", model.name, parameters(model.parameters))).collect();
+    let mut models = Vec::new();
+    for model in &run.models {
+        let name = format!("{} {}", model.name, parameters(model.parameters));
+        // A model in two formats is one model, and formats stand in the table.
+        if !models.contains(&name) {
+            models.push(name);
+        }
+    }
     let (cell, names) = (&run.cells[0], Names::of(&run.cells));
     let output = record.arms[0].summary.throughput.mean_output_tokens.unwrap_or(0.0);
     let plural = if run.prompts == 1 { "" } else { "s" };
@@ -92,7 +96,7 @@ pub fn header(record: &Record) -> String {
     format!(
         "specquant {} | {} | {} | {}\n{}",
         run.version,
-        Vec::from_iter(models).join(" + "),
+        models.join(" + "),
         run.machine.cpu,
         run.device,
         facts.join(" | ")
