@@ -15,8 +15,8 @@ use crate::{Ended, note, show};
 
 /// Continues the prompt and prints its continuation.
 pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
-    let cells = expand(&cell_table(&args.cell)?)?;
-    let [cell] = &cells[..] else { bail!("generate runs one cell: give every flag a single value") };
+    let mut cells = expand(&cell_table(&args.cell)?)?;
+    let [only] = &mut cells[..] else { bail!("generate runs one cell: give every flag a single value") };
     let text = match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => {
@@ -24,10 +24,13 @@ pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
         }
         (None, None) => bail!("no prompt: give --prompt TEXT or --prompt-file FILE"),
     };
+    // What messages and the printed spec name as the source of the prompt.
+    only.workload.prompts = if args.prompt.is_some() { "--prompt" } else { "--prompt-file" }.into();
     let prompt = Prompt { id: "prompt".into(), category: None, text };
     let mut bench = Bench::load(&cells, |_| Ok(vec![prompt.clone()]))?;
     let interrupt = Interrupt::listen()?;
     let Some(pass) = bench.pass(0, usize::MAX, &|| interrupt.asked())? else { return Ok(Ended::Interrupted) };
+    let cell = &cells[0];
     let summary = Summary::of(std::slice::from_ref(&pass.measured));
     let output = &pass.outputs[0];
     if json {

@@ -29,8 +29,10 @@ const WARM_UP: usize = 2;
 /// Runs the comparison and prints it.
 pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     let table = run_table(args)?;
-    let cells =
-        expand(&table).with_context(|| args.spec.as_ref().map_or(String::new(), |path| path.display().to_string()));
+    let cells = match &args.spec {
+        Some(path) => expand(&table).with_context(|| path.display().to_string()),
+        None => expand(&table),
+    };
     let cells = with_controls(&cells?);
     let mut bench = Bench::load(&cells, |cell| specquant_workload::prompts(&cell.workload))?;
     let began = utc_stamp();

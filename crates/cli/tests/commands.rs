@@ -20,6 +20,7 @@ fn refuses(folder: &Path, words: &str, parts: &[&str]) {
     assert_eq!(output.status.code(), Some(2), "{words}: {error}");
     assert_eq!(output.stdout, b"", "{words}");
     assert_eq!(error.trim_end().lines().count(), 1, "{words}: {error}");
+    assert!(error.starts_with("error: ") && !error.contains(": :"), "{words}: {error}");
     for part in parts {
         assert!(error.contains(part), "{words}: {error}");
     }
@@ -61,12 +62,12 @@ fn bad_values_are_refused_with_the_remedy() {
         ("run --batch 0", &["continuous:0"]),
         ("run --num-prompts 97", &["97", "96"]),
         ("run --set rounds", &["KEY=VALUE"]),
-        ("run --spec spec.toml", &["weigths", "expected one of"]),
+        ("run --spec spec.toml", &["spec.toml", "weigths", "expected one of"]),
         ("run --spec nowhere.toml", &["nowhere.toml", "cannot read the spec"]),
         ("run --prompts nowhere.jsonl", &["nowhere.jsonl", "JSONL"]),
         ("run --prompts empty.jsonl", &["empty.jsonl", "no prompt"]),
         ("run --prompts broken.jsonl", &["broken.jsonl", "2", "prompt"]),
-        ("run --prompts long.jsonl", &["tokens", "512", "context"]),
+        ("run --prompts long.jsonl", &["long.jsonl", "tokens", "512", "context"]),
         ("run --target nowhere", &["nowhere", "not a folder", "bundled"]),
         ("generate --prompt x --weights f16,f32", &["one cell"]),
         ("generate --prompt-file nowhere.txt", &["nowhere.txt"]),

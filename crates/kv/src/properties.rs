@@ -23,58 +23,63 @@ struct Held {
 /// Runs the operations and checks after each that no slot is held twice, that usage adds up, and that the slots for a
 /// prompt are there when they are asked for.
 fn check(mut kv: Box<dyn Allocator>, ops: &[Op]) -> Result<(), TestCaseError> {
-    let capacity = kv.usage().capacity;
-    let mut held: HashMap<SeqId, Held> = HashMap::new();
-    for &(op, seq, n) in ops {
-        match (op, held.contains_key(&seq)) {
-            (_, false) => {
-                if kv.open(seq, &vec![0; n], Limit { max_len: 4 * n }).is_ok() {
-                    held.insert(seq, Held { promised: n, ..Held::default() });
-                }
-            }
-            (0..=4, true) => {
-                let Held { slots, promised, .. } = held.get_mut(&seq).unwrap();
-                let before = kv.usage();
-                match kv.extend(seq, n) {
-                    Ok(grant) => {
-                        prop_assert_eq!(grant.slots.len(), n);
-                        slots.extend(grant.slots);
-                    }
-                    Err(_) => {
-                        prop_assert_eq!(kv.usage(), before);
-                        prop_assert!(slots.len() + n > *promised, "a prompt was promised its slots");
-                    }
-                }
-            }
-            (5..=6, true) => {
-                let Held { slots, committed, .. } = held.get_mut(&seq).unwrap();
-                let more = n.min(slots.len() - *committed);
-                kv.commit(seq, &vec![0; more]);
-                *committed += more;
-            }
-            (7..=8, true) => {
-                let Held { slots, committed, promised } = held.get_mut(&seq).unwrap();
-                let len = (*committed + n).min(slots.len());
-                *promised = if len < slots.len() { 0 } else { *promised };
-                kv.keep(seq, Keep::Len(len));
-                slots.truncate(len);
-            }
-            (_, true) => {
-                kv.free(seq);
-                held.remove(&seq);
-            }
-        }
-        let all: Vec<u32> = held.values().flat_map(|held| &held.slots).copied().collect();
-        prop_assert!(all.iter().all(|&slot| (slot as usize) < capacity));
-        prop_assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
-        let usage = kv.usage();
-        prop_assert_eq!(usage.live, held.values().map(|held| held.committed).sum::<usize>());
-        prop_assert!(usage.live + usage.reserved <= capacity && all.len() <= usage.live + usage.reserved);
+    let mut all: HashMap<SeqId, Held> = HashMap::new();
+    for &op in ops {
+        apply(&mut *kv, op, &mut all)?;
+        adds_up(&*kv, &all)?;
     }
     for seq in 0..6 {
         kv.free(seq);
     }
     prop_assert_eq!(kv.usage().live + kv.usage().reserved, 0);
+    Ok(())
+}
+
+fn apply(kv: &mut dyn Allocator, (op, seq, n): Op, all: &mut HashMap<SeqId, Held>) -> Result<(), TestCaseError> {
+    let Some(Held { slots, committed, promised }) = all.get_mut(&seq) else {
+        if kv.open(seq, &vec![0; n], Limit { max_len: 4 * n }).is_ok() {
+            all.insert(seq, Held { promised: n, ..Held::default() });
+        }
+        return Ok(());
+    };
+    match op {
+        0..=4 => {
+            let before = kv.usage();
+            if let Ok(grant) = kv.extend(seq, n) {
+                prop_assert_eq!(grant.slots.len(), n);
+                slots.extend(grant.slots);
+            } else {
+                prop_assert_eq!(kv.usage(), before);
+                prop_assert!(slots.len() + n > *promised, "a prompt was promised its slots");
+            }
+        }
+        5..=6 => {
+            let more = n.min(slots.len() - *committed);
+            kv.commit(seq, &vec![0; more]);
+            *committed += more;
+        }
+        7..=8 => {
+            let len = (*committed + n).min(slots.len());
+            *promised = if len < slots.len() { 0 } else { *promised };
+            kv.keep(seq, Keep::Len(len));
+            slots.truncate(len);
+        }
+        _ => {
+            kv.free(seq);
+            all.remove(&seq);
+        }
+    }
+    Ok(())
+}
+
+/// No slot is held twice, none lies outside, and usage counts them all.
+fn adds_up(kv: &dyn Allocator, all: &HashMap<SeqId, Held>) -> Result<(), TestCaseError> {
+    let usage = kv.usage();
+    let slots: Vec<u32> = all.values().flat_map(|held| &held.slots).copied().collect();
+    prop_assert!(slots.iter().all(|&slot| (slot as usize) < usage.capacity));
+    prop_assert_eq!(slots.iter().collect::<HashSet<_>>().len(), slots.len());
+    prop_assert_eq!(usage.live, all.values().map(|held| held.committed).sum::<usize>());
+    prop_assert!(usage.live + usage.reserved <= usage.capacity && slots.len() <= usage.live + usage.reserved);
     Ok(())
 }
 

@@ -73,7 +73,8 @@ impl Bench {
         let (mut requests, mut slots) = (Vec::new(), 1);
         for cell in cells {
             let source = bench.source(cell, Role::Target)?;
-            requests.push(generate(cell, &prompts(cell)?, &source.tokenizer, source.context)?);
+            let made = generate(cell, &prompts(cell)?, &source.tokenizer, source.context);
+            requests.push(made.with_context(|| format!("prompts `{}`", cell.workload.prompts))?);
             slots = slots.max(slots_of(cell, &requests[requests.len() - 1], source.context));
             if cell.speculation != Speculation::Off {
                 bench.source(cell, Role::Draft)?;
