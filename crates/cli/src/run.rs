@@ -62,8 +62,9 @@ fn with_controls(cells: &[RunSpec]) -> Vec<RunSpec> {
     for cell in cells {
         let plain = cell.plain();
         if !all.contains(&plain) {
-            all.extend([plain.clone()]);
-            all.extend(cells.iter().filter(|other| **other != plain && other.plain() == plain).cloned());
+            let own = cells.iter().filter(|other| **other != plain && other.plain() == plain).cloned();
+            all.push(plain.clone());
+            all.extend(own);
         }
     }
     all
@@ -72,9 +73,14 @@ fn with_controls(cells: &[RunSpec]) -> Vec<RunSpec> {
 /// A folder named by time and machine that is not there yet.
 fn default_folder(run: &Run) -> PathBuf {
     let name = format!("{}-{}", run.began, run.machine.label());
-    let numbered = (2..).map(|n| format!("{name}-{n}"));
-    let free = [name.clone()].into_iter().chain(numbered).map(|name| Path::new("runs").join(name));
-    free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| Path::new("runs").join(&name))
+    let folder = Path::new("runs");
+    let mut path = folder.join(&name);
+    let mut n = 1;
+    while path.exists() {
+        n += 1;
+        path = folder.join(format!("{name}-{n}"));
+    }
+    path
 }
 
 /// Runs and stores rounds until all are done or the user interrupts.
