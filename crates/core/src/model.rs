@@ -1,7 +1,7 @@
 //! The trait behind which every model runs, and what a model says of itself.
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::axis::{KvDtype, WeightFormat};
 use crate::batch::{Batch, SlotCopy};
@@ -26,7 +26,7 @@ pub trait Model: Send {
 }
 
 /// Shape, formats and memory of a loaded model.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// The folder's name, or `bundled target`.
     pub name: String,
@@ -55,7 +55,7 @@ pub struct ModelInfo {
 }
 
 /// Bytes that a loaded model holds, by part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Packed matrices, the head among them, padding included.
     pub matrices: u64,

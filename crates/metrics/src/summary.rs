@@ -60,16 +60,37 @@ impl Pass {
             acceptance: Acceptance::of(events),
         }
     }
+
+    /// Tokens output in decode steps / time of decode steps, of all sequences together; `None` without such tokens.
+    pub fn decode_tok_s(&self) -> Option<f64> {
+        let decode = &self.steps.decode;
+        per_second(decode.tokens, decode.time_ns())
+    }
+
+    /// Output tokens of finished requests / wall; `None` without such tokens.
+    pub fn output_tok_s(&self) -> Option<f64> {
+        let finished = self.timelines.iter().filter(|timeline| timeline.is_finished());
+        per_second(finished.map(|timeline| timeline.tokens() as u64).sum(), self.wall_ns)
+    }
+
+    /// Adds a pass over further requests, whose times count from its own start.
+    pub fn merge(&mut self, other: Pass) {
+        self.wall_ns += other.wall_ns;
+        self.timelines.extend(other.timelines);
+        self.steps.merge(&other.steps);
+        self.acceptance.merge(&other.acceptance);
+    }
 }
 
 impl Summary {
     /// All metrics over `passes`.
-    pub fn of(passes: &[Pass]) -> Summary {
+    pub fn of<'a>(passes: impl IntoIterator<Item = &'a Pass>) -> Summary {
+        let passes: Vec<&Pass> = passes.into_iter().collect();
         let timelines: Vec<&Timeline> = passes.iter().flat_map(|pass| &pass.timelines).collect();
         let wall_ns = passes.iter().map(|pass| pass.wall_ns).sum();
         let mut steps = StepCosts::default();
         let mut acceptance = Acceptance::default();
-        for pass in passes {
+        for pass in &passes {
             steps.merge(&pass.steps);
             acceptance.merge(&pass.acceptance);
         }
@@ -85,6 +106,11 @@ impl Summary {
             acceptance_counts: acceptance,
         }
     }
+}
+
+/// A rate that has a logarithm, or none.
+fn per_second(count: u64, ns: u64) -> Option<f64> {
+    (count > 0 && ns > 0).then(|| count as f64 * 1e9 / ns as f64)
 }
 
 /// The speed-up of decoding that measured step costs and acceptance predict: tau x T_1 / (T_draft + T_verify + rest).
@@ -276,6 +302,23 @@ mod tests {
             assert_eq!((summary.latency.ttft_ms, summary.latency.jitter, summary.acceptance.tau), (None, None, 1.0));
         }
         assert_eq!(Summary::of(&[]).counts, Counts::default());
+    }
+
+    #[test]
+    fn a_pass_has_the_rates_of_its_summary() {
+        let pass = Pass::of(&eventful());
+        let summary = Summary::of([&pass]);
+        assert_eq!(pass.decode_tok_s(), summary.phases.decode_tok_s);
+        assert_eq!(pass.output_tok_s(), summary.throughput.output_tok_s);
+        assert_eq!((Pass::of(&[]).decode_tok_s(), Pass::of(&[]).output_tok_s()), (None, None));
+    }
+
+    #[test]
+    fn passes_over_parts_of_the_requests_add_up() {
+        let mut whole = Pass::of(&eventful());
+        whole.merge(Pass::of(&eventful()));
+        let (one, two) = (Summary::of(&[whole]), Summary::of(&vec![Pass::of(&eventful()); 2]));
+        assert_eq!(Summary { passes: 2, ..one }, two);
     }
 
     #[test]

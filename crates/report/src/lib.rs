@@ -4,16 +4,20 @@
 //! Rounds are the only thing that is measured; everything else here can be made again from them.
 
 mod conclusion;
+mod derive;
 mod names;
 mod record;
 mod round;
+mod run;
 #[cfg(test)]
 mod sample;
 mod store;
 mod table;
 
 pub use conclusion::{caution, conclusion};
-pub use record::{Arm, Costs, Record, Run, SCHEMA, Speedup, Verdict};
-pub use round::{ArmPass, Check, Digest, Round};
-pub use store::RunFolder;
+pub use derive::intervals;
+pub use record::{Arm, Costs, Record, Speedup, Trust, Verdict};
+pub use round::{ArmPass, Check, Digest, Ended, Line, Log, Round};
+pub use run::{Run, SCHEMA, control};
+pub use store::{RunFolder, read_log, read_spec, write};
 pub use table::{header, markdown, text};

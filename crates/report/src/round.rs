@@ -1,16 +1,61 @@
-//! One pass of every arm over the same prompts and seeds: the unit in which arms are compared.
+//! What a run writes down as it goes: one line for what it is, one for each round that ended, one for why it ended.
+//!
+//! These lines are the only thing that is measured; the record and every table are derived from them.
 
 use serde::{Deserialize, Serialize};
 use specquant_metrics::Pass;
 
-/// What one round measured. Stored as one line of JSON as soon as it has ended.
+use crate::run::Run;
+
+/// One line of `rounds.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// What is run. The first line.
+    Run(Box<Run>),
+    /// A round that ended.
+    Round(Round),
+    /// The run went on after it had been cut off; rounds that follow were measured from this time on, UTC.
+    Resumed(String),
+    /// Why there is no further round. A log without it was cut off.
+    Ended(Ended),
+}
+
+/// A run as it was written down.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// What was run.
+    pub run: Run,
+    /// The rounds that ended.
+    pub rounds: Vec<Round>,
+    /// Times, UTC, at which it was taken up again.
+    pub resumed: Vec<String>,
+    /// Why it ended; `None` while it runs or if it was cut off.
+    pub ended: Option<Ended>,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// It made as many rounds as were asked for.
+    Rounds,
+    /// Every interval was as narrow as asked for.
+    Precise,
+    /// Another round would have overrun the time budget.
+    TimeBudget,
+    /// The user interrupted it.
+    Interrupted,
+}
+
+/// One pass of every arm over the same prompts and seeds: the unit in which arms are compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// Counted from 1.
     pub number: usize,
-    /// Arms in the order in which they ran.
-    pub order: Vec<usize>,
-    /// One pass for each arm, in the order of the arms.
+    /// For each part of the requests the arms in the order in which they ran.
+    pub order: Vec<Vec<usize>>,
+    /// One pass for each arm: the cells, then the control once more.
     pub passes: Vec<ArmPass>,
 }
 

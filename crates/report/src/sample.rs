@@ -6,8 +6,8 @@ use specquant_core::{
 use specquant_machine::Machine;
 use specquant_metrics::Pass;
 
-use crate::record::Run;
-use crate::round::{ArmPass, Check, Digest, Round};
+use crate::round::{ArmPass, Check, Digest, Ended, Log, Round};
+use crate::run::{Run, SCHEMA};
 
 /// Three cells: f16 plain, f16 with four draft tokens, f32 plain.
 pub(crate) fn run() -> Run {
@@ -15,6 +15,7 @@ pub(crate) fn run() -> Run {
     let drafting = RunSpec { speculation: Speculation::Draft { k: 4 }, ..plain.clone() };
     let wide = RunSpec { weights: WeightFormat::F32, ..plain.clone() };
     Run {
+        schema: SCHEMA,
         version: "0.0.0".into(),
         began: "20260102T030405Z".into(),
         machine: Machine {
@@ -33,6 +34,8 @@ pub(crate) fn run() -> Run {
         ],
         prompts: 1,
         prompt_tokens: 100.0,
+        parts: 1,
+        warm_up: vec![3, 4, 5],
         cells: vec![plain, drafting, wide],
         targets: vec![0, 0, 1],
         drafts: vec![None, Some(2), None],
@@ -56,20 +59,26 @@ fn model(name: &str, weights: WeightFormat, matrices: u64) -> ModelInfo {
     }
 }
 
+/// A finished run of `n` rounds.
+pub(crate) fn log(n: usize, drafting_ms: u64) -> Log {
+    Log { run: run(), rounds: rounds(n, drafting_ms), resumed: Vec::new(), ended: Some(Ended::Rounds) }
+}
+
 /// Rounds in which a plain f16 step takes 10 ms, a drafting step `drafting_ms` and a plain f32 step 20 ms, each a
 /// little slower from round to round.
-pub(crate) fn rounds(n: usize, drafting_ms: u64) -> Vec<Round> {
+fn rounds(n: usize, drafting_ms: u64) -> Vec<Round> {
     let round = |number: usize| {
         let slower = number as u64 * 1000;
         let drafting = (0..4).map(|step| (drafting_ms * 1_000_000 + slower * step, 4, 2));
         let plain = |ms: u64| (0..12).map(move |_| (ms * 1_000_000 + slower, 0, 0)).collect();
         Round {
             number,
-            order: vec![0, 1, 2],
+            order: vec![vec![0, 1, 2, 3]],
             passes: vec![
                 pass(plain(10), if number == 1 { Check::Reference } else { Check::SameBits }),
                 pass(drafting.collect(), Check::SameBits),
                 pass(plain(20), if number == 1 { Check::Reference } else { Check::SameBits }),
+                pass(plain(10), Check::SameBits),
             ],
         }
     };

@@ -1,21 +1,23 @@
 //! A run's folder: `spec.toml`, `rounds.jsonl`, `record.json`, `report.md`.
 //!
-//! A round that has ended is on disk before the next begins; every other file is written whole or not at all.
+//! A round that has ended is on disk before the next begins; every other file is written whole or not at all. A run that
+//! was cut off, even in the middle of a line, can be read and taken up again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::record::Record;
-use crate::round::Round;
+use crate::round::{Line, Log};
+use crate::run::SCHEMA;
 
 /// The folder of one run.
 pub struct RunFolder {
     path: PathBuf,
     rounds: File,
-    /// Bytes of `rounds.jsonl` that hold whole rounds.
+    /// Bytes of `rounds.jsonl` that hold whole lines.
     whole: u64,
 }
 
@@ -38,22 +40,35 @@ impl RunFolder {
         Ok(RunFolder { path: path.to_path_buf(), rounds, whole: 0 })
     }
 
+    /// Opens the folder of a run that was cut off, to add rounds to those in the log.
+    pub fn resume(path: &Path) -> Result<(RunFolder, Log)> {
+        let (log, whole) = read_lines(path)?;
+        let place = path.join("rounds.jsonl");
+        let open = || {
+            let rounds = OpenOptions::new().append(true).open(&place)?;
+            rounds.set_len(whole)?;
+            std::io::Result::Ok(rounds)
+        };
+        let rounds = open().with_context(|| format!("{}: cannot be written", place.display()))?;
+        Ok((RunFolder { path: path.to_path_buf(), rounds, whole }, log))
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Appends a round that has ended. It is on disk when this returns.
-    pub fn append(&mut self, round: &Round) -> Result<()> {
-        let mut line = serde_json::to_string(round)?;
-        line.push('\n');
-        let written = self.rounds.write_all(line.as_bytes()).and_then(|()| self.rounds.sync_data());
+    /// Appends a line, such as a round that has ended. It is on disk when this returns.
+    pub fn append(&mut self, line: &Line) -> Result<()> {
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        let written = self.rounds.write_all(text.as_bytes()).and_then(|()| self.rounds.sync_data());
         match written {
-            Ok(()) => self.whole += line.len() as u64,
-            // Half a line would make the file unreadable, and nothing more can be said if this fails too.
+            Ok(()) => self.whole += text.len() as u64,
+            // Half a line would be lost at the next resumption anyway, and nothing more can be said if this fails too.
             Err(_) => drop(self.rounds.set_len(self.whole)),
         }
-        written.with_context(|| format!("{}: cannot append round {}", self.path.display(), round.number))
+        written.with_context(|| format!("{}: cannot be written", self.path.join("rounds.jsonl").display()))
     }
 
     /// Removes the folder of a run in which no round ended.
@@ -69,9 +84,61 @@ impl RunFolder {
 
     /// Writes what was derived from the rounds so far.
     pub fn write(&self, record: &Record, report: &str) -> Result<()> {
-        replace(&self.path.join("record.json"), &serde_json::to_string_pretty(record)?)?;
-        replace(&self.path.join("report.md"), report)
+        write(&self.path, record, report)
     }
+}
+
+/// What a run wrote down. A last line that was cut off is left out.
+pub fn read_log(path: &Path) -> Result<Log> {
+    Ok(read_lines(path)?.0)
+}
+
+/// The spec that repeats a run, as text.
+pub fn read_spec(path: &Path) -> Result<String> {
+    let spec = path.join("spec.toml");
+    fs::read_to_string(&spec).with_context(|| format!("{}: cannot be read; give the folder of a run", spec.display()))
+}
+
+/// Writes a record and its report into a run's folder.
+pub fn write(path: &Path, record: &Record, report: &str) -> Result<()> {
+    replace(&path.join("record.json"), &(serde_json::to_string_pretty(record)? + "\n"))?;
+    replace(&path.join("report.md"), report)
+}
+
+/// The log, and how many bytes of the file hold its lines.
+fn read_lines(path: &Path) -> Result<(Log, u64)> {
+    let place = path.join("rounds.jsonl");
+    let text = fs::read_to_string(&place)
+        .with_context(|| format!("{}: cannot be read; give the folder of a run", place.display()))?;
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let mut log: Option<Log> = None;
+    for (number, line) in (1..).zip(text[..whole].lines()) {
+        let here = || format!("{}, line {number}", place.display());
+        let line: Line = serde_json::from_str(line).with_context(|| {
+            format!("{}: not what this version writes; read the run with the version that made it", here())
+        })?;
+        match (&mut log, line) {
+            (None, Line::Run(run)) => {
+                let schema = run.schema;
+                ensure!(schema == SCHEMA, "{}: its form has version {schema} and this program reads {SCHEMA}", here());
+                log = Some(Log { run: *run, rounds: Vec::new(), resumed: Vec::new(), ended: None });
+            }
+            (Some(log), Line::Round(round)) => {
+                let (arms, expected) = (round.passes.len(), log.run.cells.len() + 1);
+                ensure!(round.number == log.rounds.len() + 1, "{}: round {} is out of order", here(), round.number);
+                ensure!(arms == expected, "{}: a round of {arms} arms in a run of {expected}", here());
+                log.rounds.push(round);
+            }
+            (Some(log), Line::Resumed(at)) => {
+                log.resumed.push(at);
+                log.ended = None;
+            }
+            (Some(log), Line::Ended(ended)) => log.ended = Some(ended),
+            (None, _) | (Some(_), Line::Run(_)) => bail!("{}: a run begins with one line that describes it", here()),
+        }
+    }
+    let log = log.with_context(|| format!("{}: no line is whole, so no round can be read", place.display()))?;
+    Ok((log, whole as u64))
 }
 
 /// Writes a file beside its place and moves it there, so that a reader never meets half of it.
@@ -89,23 +156,80 @@ fn replace(path: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::round::{Ended, Round};
+    use crate::sample::log;
+
+    fn filled(path: &Path, log: &Log) -> RunFolder {
+        let mut folder = RunFolder::create(path, "rounds = 2\n").unwrap();
+        folder.append(&Line::Run(Box::new(log.run.clone()))).unwrap();
+        for round in &log.rounds {
+            folder.append(&Line::Round(round.clone())).unwrap();
+        }
+        folder
+    }
 
     #[test]
     fn a_folder_keeps_its_rounds_and_is_never_overwritten() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("deep/run");
-        let mut folder = RunFolder::create(&path, "rounds = 2\n").unwrap();
-        for number in 1..=2 {
-            folder.append(&Round { number, order: vec![], passes: vec![] }).unwrap();
-        }
-        let lines = fs::read_to_string(path.join("rounds.jsonl")).unwrap();
-        let numbers: Vec<usize> =
-            lines.lines().map(|line| serde_json::from_str::<Round>(line).unwrap().number).collect();
-        assert_eq!(numbers, [1, 2]);
+        let log = log(2, 15);
+        filled(&path, &log).append(&Line::Ended(Ended::Rounds)).unwrap();
+        assert_eq!(read_log(&path).unwrap(), log);
+        assert_eq!(read_spec(&path).unwrap(), "rounds = 2\n");
         let error = RunFolder::create(&path, "").err().unwrap().to_string();
         assert!(error.contains("spec.toml is here already"), "{error}");
         assert_eq!(fs::read_to_string(path.join("spec.toml")).unwrap(), "rounds = 2\n");
         assert!(!path.join("spec.partial").exists());
+    }
+
+    #[test]
+    fn a_run_that_was_cut_off_anywhere_loses_only_the_line_in_the_making() {
+        let root = tempfile::tempdir().unwrap();
+        let log = log(2, 15);
+        drop(filled(&root.path().join("whole"), &log));
+        let bytes = fs::read(root.path().join("whole/rounds.jsonl")).unwrap();
+        let starts: Vec<usize> = (0..bytes.len()).filter(|&at| at > 0 && bytes[at - 1] == b'\n').collect();
+        for cut in [starts[0], starts[0] + 1, starts[1] - 1, starts[1], bytes.len() - 1, bytes.len()] {
+            let path = root.path().join(cut.to_string());
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("rounds.jsonl"), &bytes[..cut]).unwrap();
+            let ended = starts.iter().skip(1).filter(|&&start| start <= cut).count() + usize::from(cut == bytes.len());
+            let (mut folder, read) = RunFolder::resume(&path).unwrap();
+            assert_eq!((read.rounds.len(), read.ended), (ended, None), "cut at {cut}");
+            folder.append(&Line::Resumed("later".into())).unwrap();
+            for round in &log.rounds[ended..] {
+                folder.append(&Line::Round(round.clone())).unwrap();
+            }
+            let read = read_log(&path).unwrap();
+            assert_eq!((&read.rounds, read.resumed), (&log.rounds, vec!["later".to_string()]));
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_none_is_refused_by_file_and_line() {
+        let log = log(1, 15);
+        let line = |line: &Line| serde_json::to_string(line).unwrap() + "\n";
+        let run = line(&Line::Run(Box::new(log.run.clone())));
+        let round = |number, arms| {
+            line(&Line::Round(Round { number, order: vec![], passes: vec![log.rounds[0].passes[0].clone(); arms] }))
+        };
+        for (text, expected) in [
+            (String::new(), "no line is whole"),
+            (run.trim_end().to_string(), "no line is whole"),
+            (round(1, 4), "line 1: a run begins with one line"),
+            (format!("{run}{run}"), "line 2: a run begins with one line"),
+            (format!("{run}{}", round(2, 4)), "line 2: round 2 is out of order"),
+            (format!("{run}{}", round(1, 3)), "line 2: a round of 3 arms in a run of 4"),
+            (format!("{run}null\n"), "line 2: not what this version writes"),
+            (run.replace("\"schema\":2", "\"schema\":1"), "line 1: its form has version 1"),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            fs::write(root.path().join("rounds.jsonl"), text).unwrap();
+            let error = format!("{:#}", read_log(root.path()).unwrap_err());
+            assert!(error.contains("rounds.jsonl") && error.contains(expected), "{error}");
+        }
+        let error = format!("{:#}", read_log(Path::new("nowhere")).unwrap_err());
+        assert!(error.contains("give the folder of a run"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Every rate stands in a row with a latency percentile, and every ratio says what it is a ratio to.
 
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
-use specquant_core::Sampling;
+use specquant_core::{Sampling, Speculation};
 use specquant_metrics::{Paired, Percentile, Spread};
 
 use crate::names::Names;
@@ -48,11 +48,7 @@ const COLUMNS: [Column; 15] = [
     }),
     number("decode vs own\nplain [95%]", vs_plain),
     number("predicted\n", |_, arm| ratio(arm.costs.and_then(|costs| costs.predicted))),
-    number("decode vs plain\nf16 [95%]", |context, arm| {
-        // With one weight format this is the ratio to the own plain cell once more.
-        let speedup = arm.vs_f16.as_ref().filter(|_| context.names.vary("weights"));
-        speedup.map_or(String::new(), |speedup| interval(&speedup.decode))
-    }),
+    number("decode vs\ncontrol [95%]", vs_control),
     number("alpha\n", |_, arm| decimals(arm.summary.acceptance.evaluated_acceptance, 3)),
     number("accepted\n", |_, arm| decimals(arm.summary.acceptance.draft_acceptance, 3)),
     number("tau\n", |_, arm| {
@@ -150,8 +146,19 @@ fn vs_plain(context: &Context<'_>, arm: &Arm) -> String {
     let controls = |other: &Arm| other.spec != arm.spec && other.spec.plain() == arm.spec;
     match &arm.vs_plain {
         Some(speedup) => interval(&speedup.decode),
-        None if context.record.arms.iter().any(controls) => "control".into(),
+        None if context.record.arms.iter().any(controls) => "plain".into(),
         None => String::new(),
+    }
+}
+
+fn vs_control(context: &Context<'_>, arm: &Arm) -> String {
+    let run = &context.record.run;
+    // With a single plain cell this is the ratio to the own plain cell once more.
+    let plain = run.cells.iter().filter(|cell| cell.speculation == Speculation::Off).count();
+    match &arm.vs_control {
+        _ if plain == 1 => String::new(),
+        Some(speedup) => interval(&speedup.decode),
+        None => "control".into(),
     }
 }
 
@@ -221,12 +228,12 @@ fn verdict(verdict: &Verdict) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{rounds, run};
-    use crate::{Check, caution, conclusion};
+    use crate::sample::log;
+    use crate::{Check, Log, caution, conclusion};
 
     #[test]
     fn a_run_reads_well_on_a_terminal_and_as_markdown() {
-        let record = Record::derive(&run(), &rounds(3, 15), false).unwrap();
+        let record = Record::derive(&log(3, 15)).unwrap();
         insta::assert_snapshot!("terminal", format!("{}\n{}", header(&record), text(&record)));
         insta::assert_snapshot!("markdown", markdown(&record));
         insta::assert_snapshot!("notes", format!("{}\n{}", caution(&record).unwrap(), conclusion(&record)));
@@ -234,13 +241,13 @@ mod tests {
 
     #[test]
     fn a_run_whose_speculation_loses_says_so() {
-        let slow = Record::derive(&run(), &rounds(3, 40), false).unwrap();
+        let slow = Record::derive(&log(3, 40)).unwrap();
         insta::assert_snapshot!("loses", conclusion(&slow));
-        let mut wrong = rounds(2, 15);
-        wrong[1].passes[1].check = Check::Differs { request: 0, token: 5 };
-        let wrong = Record::derive(&run(), &wrong, false).unwrap();
+        let mut wrong = log(2, 15);
+        wrong.rounds[1].passes[1].check = Check::Differs { request: 0, token: 5 };
+        let wrong = Record::derive(&wrong).unwrap();
         insta::assert_snapshot!("wrong", format!("{}\n{}", text(&wrong), conclusion(&wrong)));
-        let one = Record::derive(&run(), &rounds(1, 15), true).unwrap();
+        let one = Record::derive(&Log { ended: None, ..log(1, 15) }).unwrap();
         insta::assert_snapshot!("one_round", format!("{}\n{}", header(&one), conclusion(&one)));
     }
 }

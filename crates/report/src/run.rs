@@ -1,0 +1,106 @@
+//! What is known of a run before its first round.
+
+use serde::{Deserialize, Serialize};
+use specquant_core::{ModelInfo, RunSpec, Speculation, WeightFormat};
+use specquant_machine::Machine;
+
+/// What is run, where, and on what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Version of the form of `rounds.jsonl` and of the record.
+    pub schema: u32,
+    /// Version of the program.
+    pub version: String,
+    /// When it began, UTC.
+    pub began: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What computed, such as `cpu avx2, 2 threads`.
+    pub device: String,
+    /// The target models, then the draft models.
+    pub models: Vec<ModelInfo>,
+    /// Prompts in each pass.
+    pub prompts: usize,
+    /// Mean tokens of a prompt.
+    pub prompt_tokens: f64,
+    /// Parts into which the requests of a round are cut. All arms run a part before any runs the next.
+    pub parts: usize,
+    /// Passes that warmed each cell up, not counted.
+    pub warm_up: Vec<usize>,
+    /// The cells, in the order of the arms.
+    pub cells: Vec<RunSpec>,
+    /// For each cell its target's place in `models`.
+    pub targets: Vec<usize>,
+    /// For each cell its draft model's place in `models`, if it has one.
+    pub drafts: Vec<Option<usize>>,
+}
+
+/// Version of the stored form; a change that readers must know of counts it up.
+pub const SCHEMA: u32 = 2;
+
+impl Run {
+    /// The cell that every round runs twice, so that its noise is known.
+    pub fn control(&self) -> usize {
+        control(&self.cells)
+    }
+
+    /// The arms that run a cell: its own, and for the control the last one too.
+    pub fn arms_of(&self, cell: usize) -> Vec<usize> {
+        if cell == self.control() { vec![cell, self.cells.len()] } else { vec![cell] }
+    }
+
+    /// The cell that this one is compared with as a whole: plain f16 decoding, else the first plain cell, of the same
+    /// target on the same requests.
+    pub fn control_of(&self, cell: usize) -> Option<usize> {
+        let of = &self.cells[cell];
+        let alike = |other: &RunSpec| {
+            other.target == of.target && other.sampling == of.sampling && other.workload == of.workload
+        };
+        first_plain(&self.cells, alike)
+    }
+
+    /// The cell that differs from this one only in having no speculation; itself for a plain cell.
+    pub fn plain_of(&self, cell: usize) -> Option<usize> {
+        let plain = self.cells[cell].plain();
+        self.cells.iter().position(|other| *other == plain)
+    }
+}
+
+/// The cell of an experiment that is run twice in every round: its first plain f16 cell, or its first plain one.
+pub fn control(cells: &[RunSpec]) -> usize {
+    first_plain(cells, |_| true).unwrap_or(0)
+}
+
+fn first_plain(cells: &[RunSpec], wanted: impl Fn(&RunSpec) -> bool) -> Option<usize> {
+    let plain = |cell: &RunSpec| cell.speculation == Speculation::Off && wanted(cell);
+    let f16 = cells.iter().position(|cell| plain(cell) && cell.weights == WeightFormat::F16);
+    f16.or_else(|| cells.iter().position(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use specquant_core::expand;
+
+    use super::*;
+
+    /// The control, then for each cell its control and its own plain cell.
+    fn check(spec: &str, expected: (usize, &[(usize, usize)])) {
+        let cells = expand(&spec.parse().unwrap()).unwrap();
+        let run = Run { cells, ..crate::sample::run() };
+        let each = (0..run.cells.len()).map(|cell| (run.control_of(cell).unwrap(), run.plain_of(cell).unwrap()));
+        assert_eq!((run.control(), &each.collect::<Vec<_>>()[..]), expected, "{spec}");
+    }
+
+    #[test]
+    fn plain_f16_is_the_control_where_there_is_one() {
+        check("", (0, &[(0, 0)]));
+        check("weights = ['f32', 'bf16']", (0, &[(0, 0), (0, 1)]));
+        check(
+            "weights = ['f32', 'f16']\nspeculation = ['off', 'draft:2']",
+            (2, &[(2, 0), (2, 0), (2, 2), (2, 2)]),
+        );
+        // Another target, and other requests, have controls of their own.
+        check("target = ['a', 'b']", (0, &[(0, 0), (1, 1)]));
+        check("kv = ['paged:4', 'contiguous']\n[workload]\nmax_new_tokens = [1, 2]", (0, &[(0, 0), (1, 1), (0, 2), (1, 3)]));
+    }
+}
