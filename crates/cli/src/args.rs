@@ -61,9 +61,15 @@ pub(crate) struct RunArgs {
     /// Where the run is stored; by default a folder in runs/ named by UTC time and machine.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Passes over every cell; 6 unless given.
-    #[arg(long, allow_negative_numbers = true)]
+    /// Rounds, each a pass over every cell; as many as --precision asks for unless given.
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) rounds: Option<i64>,
+    /// Make rounds until every ratio's 95% interval ends at most this far from its middle; 0.01, which is 1%, unless given.
+    #[arg(long, allow_negative_numbers = true, value_name = "SHARE", conflicts_with = "rounds")]
+    pub(crate) precision: Option<String>,
+    /// Begin no round that would end later than this, such as 90s or 5m; 45s where neither this nor --rounds is given.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) time_budget: Option<String>,
     /// JSONL file with a `prompt` on each line, or `bundled`, the default.
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<String>,

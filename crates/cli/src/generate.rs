@@ -29,7 +29,7 @@ pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
     let prompt = Prompt { id: "prompt".into(), category: None, text };
     let mut bench = Bench::load(&cells, |_| Ok(vec![prompt.clone()]))?;
     let interrupt = Interrupt::listen()?;
-    let Some(pass) = bench.pass(0, usize::MAX, &|| interrupt.asked())? else { return Ok(Ended::Interrupted) };
+    let Some(pass) = bench.pass(0, 0..1, &|| interrupt.asked())? else { return Ok(Ended::Interrupted) };
     let cell = &cells[0];
     let summary = Summary::of(std::slice::from_ref(&pass.measured));
     let output = &pass.outputs[0];

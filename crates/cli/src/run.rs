@@ -4,7 +4,9 @@
 
 mod bench;
 mod check;
-mod order;
+mod plan;
+mod session;
+mod warm;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -13,18 +15,19 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use specquant_core::{RunSpec, expand};
+use specquant_engine::Wall;
 use specquant_machine::utc_stamp;
-use specquant_report::{ArmPass, Check, Digest, Record, Round, Run, RunFolder};
+use specquant_metrics::Interval;
+use specquant_report::{Line, Log, Record, Run, RunFolder, control, intervals};
 
 use crate::args::RunArgs;
 use crate::interrupt::Interrupt;
 use crate::overlay::run_table;
 use crate::{Ended, note, show};
 
-pub(crate) use bench::{Bench, Pass};
-
-/// Prompts that warm each cell up.
-const WARM_UP: usize = 2;
+pub(crate) use bench::Bench;
+use plan::Plan;
+use session::Session;
 
 /// Runs the comparison and prints it.
 pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
@@ -35,25 +38,50 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     };
     let cells = with_controls(&cells?);
     let mut bench = Bench::load(&cells, |cell| specquant_workload::prompts(&cell.workload))?;
+    let plan = Plan::of(&cells, &bench.requests());
+    let interrupt = Interrupt::listen()?;
     let began = utc_stamp();
-    let run = bench.describe(began);
+    let Some(warm_up) = warm_up(&mut bench, &cells, &interrupt)? else {
+        note("interrupted before the first round ended: nothing was measured");
+        return Ok(Ended::Interrupted);
+    };
+    let run = bench.describe(began, plan.parts, warm_up);
     let path = args.out.clone().unwrap_or_else(|| default_folder(&run));
     let mut folder = RunFolder::create(&path, &toml::to_string(&table)?)?;
-    let interrupt = Interrupt::listen()?;
-    let rounds = rounds(&mut bench, &run, &mut folder, &interrupt)?;
-    if rounds.is_empty() {
+    folder.append(&Line::Run(Box::new(run.clone())))?;
+    let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
+    measure(&mut bench, plan, &mut log, &mut folder, &interrupt)?;
+    if log.rounds.is_empty() {
         folder.discard()?;
         note("interrupted before the first round ended: nothing was measured");
         return Ok(Ended::Interrupted);
     }
-    let interrupted = rounds.len() < cells[0].rounds;
-    let record = Record::derive(&run, &rounds, interrupted)?;
-    show(&if json { serde_json::to_string_pretty(&record)? } else { screen(&record, &folder) })?;
-    Ok(match (record.has_wrong_output(), interrupted) {
+    let record = Record::derive(&log)?;
+    folder.write(&record, &report(&record))?;
+    show(&if json { serde_json::to_string_pretty(&record)? } else { screen(&record, folder.path()) })?;
+    Ok(ended(&record))
+}
+
+/// How the command ends that made this record.
+fn ended(record: &Record) -> Ended {
+    match (record.has_wrong_output(), record.interrupted) {
         (true, _) => Ended::Wrong,
         (false, true) => Ended::Interrupted,
         (false, false) => Ended::Done,
-    })
+    }
+}
+
+/// Warms every cell up. `None` if the user interrupted.
+fn warm_up(bench: &mut Bench, cells: &[RunSpec], interrupt: &Interrupt) -> Result<Option<Vec<usize>>> {
+    let progress = progress();
+    let mut passes = Vec::new();
+    for (at, cell) in cells.iter().enumerate() {
+        progress.set_message(format!("warm-up of {} {}", cell.weights, cell.speculation));
+        let Some(warm) = bench.warm_up(at, &|| interrupt.asked())? else { return Ok(None) };
+        passes.push(warm);
+    }
+    progress.finish_and_clear();
+    Ok(Some(passes))
 }
 
 /// Every cell after its control, which is added where the spec has none.
@@ -83,63 +111,52 @@ fn default_folder(run: &Run) -> PathBuf {
     path
 }
 
-/// Runs and stores rounds until all are done or the user interrupts.
-fn rounds(bench: &mut Bench, run: &Run, folder: &mut RunFolder, interrupt: &Interrupt) -> Result<Vec<Round>> {
-    let (arms, wanted) = (run.cells.len(), run.cells[0].rounds);
-    let progress = progress((arms * (wanted + 1)) as u64);
-    let stop = || interrupt.asked();
-    for arm in 0..arms {
-        progress.set_message(format!("warm-up {}", run.cells[arm].speculation));
-        if bench.pass(arm, WARM_UP, &stop)?.is_none() {
-            return Ok(Vec::new());
-        }
-        progress.inc(1);
-    }
-    let (mut rounds, mut first) = (Vec::new(), Vec::new());
-    for number in 1..=wanted {
-        let order = order::order(arms, number, run.cells[0].seed);
-        let mut passes: Vec<Option<Pass>> = (0..arms).map(|_| None).collect();
-        for &arm in &order {
-            progress.set_message(format!("round {number}/{wanted} {}", run.cells[arm].speculation));
-            passes[arm] = bench.pass(arm, usize::MAX, &stop)?;
-            progress.inc(1);
-        }
-        // A pass is missing only if the user interrupted; the round then did not end.
-        let Some(passes) = passes.into_iter().collect::<Option<Vec<Pass>>>() else { break };
-        let checks: Vec<Check> = (0..arms).map(|arm| check::check(&run.cells, arm, &passes, first.get(arm))).collect();
-        let round = Round { number, order, passes: passes.iter().zip(checks).map(arm_pass).collect() };
-        folder.append(&round)?;
-        rounds.push(round);
-        if !std::io::stderr().is_terminal() {
-            // A log has no bar.
-            note(&format!("round {number} of {wanted} ended"));
-        }
-        let record = Record::derive(run, &rounds, number < wanted)?;
-        folder.write(&record, &report(&record))?;
-        if first.is_empty() {
-            first = passes;
-        }
-    }
-    progress.finish_and_clear();
-    Ok(rounds)
-}
-
-fn arm_pass((pass, check): (&Pass, Check)) -> ArmPass {
-    let digest = |output: &specquant_engine::Output| Digest {
-        request: output.request,
-        tokens: output.tokens.len(),
-        digest: format!("{:016x}", output.digest),
+/// Adds rounds to the log and the folder until they are enough or the user interrupts.
+fn measure(bench: &mut Bench, plan: Plan, log: &mut Log, folder: &mut RunFolder, interrupt: &Interrupt) -> Result<()> {
+    let (cells, clock, progress) = (log.run.cells.clone(), Wall::start(), progress());
+    let (counts, again) = (bench.requests().iter().map(|requests| requests.len()).collect::<Vec<_>>(), control(&cells));
+    let mut pass = |arm: usize, part: usize| {
+        let cell = if arm == cells.len() { again } else { arm };
+        bench.pass(cell, plan.range(part, counts[cell]), &|| interrupt.asked())
     };
-    ArmPass { pass: pass.measured.clone(), digests: pass.outputs.iter().map(digest).collect(), check }
+    let mut keep = |log: &Log| {
+        let Some(round) = log.rounds.last() else { return Ok(()) };
+        folder.append(&Line::Round(round.clone()))?;
+        progress.set_message(state(log)?);
+        // Deriving takes longer the more rounds there are; what is on disk can always be derived again.
+        if round.number.is_power_of_two() {
+            let record = Record::derive(log)?;
+            folder.write(&record, &report(&record))?;
+            if !std::io::stderr().is_terminal() {
+                // A log has no bar.
+                note(&state(log)?);
+            }
+        }
+        Ok(())
+    };
+    progress.set_message("round 1");
+    let ended = Session { cells: &cells, plan, clock: &clock, pass: &mut pass }.run(log, &mut keep)?;
+    progress.finish_and_clear();
+    log.ended = Some(ended);
+    if log.rounds.is_empty() { Ok(()) } else { folder.append(&Line::Ended(ended)) }
 }
 
-/// A bar on stderr, hidden where stderr is no terminal.
-fn progress(length: u64) -> ProgressBar {
-    let bar = ProgressBar::new(length);
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg} [{elapsed} of about {duration}]") {
+/// How far a run has come.
+fn state(log: &Log) -> Result<String> {
+    let (made, spec) = (log.rounds.len(), &log.run.cells[0]);
+    let widest = intervals(log)?.iter().map(Interval::resolution).fold(f64::NAN, f64::max);
+    let wanted =
+        spec.rounds.map_or(format!("of ±{:.1}% wanted", 100.0 * spec.precision), |n| format!("{made} of {n} rounds"));
+    Ok(format!("{made} rounds ended, widest interval ±{:.1}%, {wanted}", 100.0 * widest))
+}
+
+/// A spinner on stderr, hidden where stderr is no terminal.
+fn progress() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{elapsed}]") {
         bar.set_style(style);
     }
-    bar.enable_steady_tick(Duration::from_millis(500));
+    bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 
@@ -148,7 +165,7 @@ fn report(record: &Record) -> String {
 }
 
 /// What the terminal shows of a run.
-fn screen(record: &Record, folder: &RunFolder) -> String {
+fn screen(record: &Record, folder: &Path) -> String {
     let bundled = record.run.cells.iter().all(|cell| cell.target == "bundled");
     let next = if bundled { " Next: your own pair, run --target DIR --draft DIR" } else { "" };
     format!(
@@ -156,7 +173,7 @@ fn screen(record: &Record, folder: &RunFolder) -> String {
         specquant_report::header(record),
         specquant_report::text(record),
         notes(record).join("\n"),
-        folder.path().display()
+        folder.display()
     )
 }
 

@@ -36,7 +36,10 @@ fn parts(table: &Table) -> Result<Vec<Table>> {
     for cell in list {
         let mut part = base.clone();
         for (key, value) in cell.as_table().context(mistake)? {
-            ensure!(!SHARED.contains(&key.as_str()), "`{key}` is shared by all cells of a run: write it above [[cells]]");
+            ensure!(
+                !SHARED.contains(&key.as_str()),
+                "`{key}` is shared by all cells of a run: write it above [[cells]]"
+            );
             match (part.get_mut(key), value) {
                 (Some(Value::Table(known)), Value::Table(inner)) => known.extend(inner.clone()),
                 _ => drop(part.insert(key.clone(), value.clone())),
@@ -204,7 +207,13 @@ mod tests {
     #[test]
     fn a_spec_survives_the_round_trip_through_toml() {
         let speculation = Speculation::Draft { k: 3 };
-        let spec = RunSpec { draft_weights: Some(WeightFormat::F32), chunk: 7, speculation, rounds: Some(9), ..RunSpec::default() };
+        let spec = RunSpec {
+            draft_weights: Some(WeightFormat::F32),
+            chunk: 7,
+            speculation,
+            rounds: Some(9),
+            ..RunSpec::default()
+        };
         let text = toml::to_string(&spec).unwrap();
         assert_eq!(expand(&text.parse().unwrap()).unwrap(), [spec]);
     }

@@ -29,7 +29,8 @@ pub fn conclusion(record: &Record) -> String {
 /// The decode rates of plain cells against plain f16.
 fn formats(record: &Record, names: &Names) -> Option<String> {
     let plain = record.arms.iter().filter(|arm| arm.spec.speculation == Speculation::Off);
-    let compare = |arm: &Arm| Some(format!("{} {}", names.control(&arm.spec), interval(&arm.vs_control.as_ref()?.decode)));
+    let compare =
+        |arm: &Arm| Some(format!("{} {}", names.control(&arm.spec), interval(&arm.vs_control.as_ref()?.decode)));
     let ratios: Vec<String> = plain.filter_map(compare).collect();
     (!ratios.is_empty()).then(|| format!("=> Plain decode against f16: {}.", ratios.join("; ")))
 }

@@ -23,8 +23,7 @@ impl Record {
         let Log { run, rounds, resumed, ended } = log;
         ensure!(!rounds.is_empty(), "no round ended, so there is nothing to report");
         let rates = Rates::of(rounds, run);
-        let arms: Vec<Arm> =
-            (0..run.cells.len()).map(|cell| derive_arm(log, &rates, cell)).collect::<Result<_>>()?;
+        let arms: Vec<Arm> = (0..run.cells.len()).map(|cell| derive_arm(log, &rates, cell)).collect::<Result<_>>()?;
         let interrupted = matches!(ended, None | Some(Ended::Interrupted));
         Ok(Record {
             trust: trust(log, &rates, &arms)?,
@@ -147,7 +146,8 @@ fn digest(run: &Run, round: &Round) -> Result<String> {
 
 /// The worst of a cell's checks; its first one if none is wrong.
 fn verdict(rounds: &[Round], arms: &[usize]) -> Verdict {
-    let checks = || rounds.iter().flat_map(|round| arms.iter().map(move |&arm| (round.number, round.passes[arm].check)));
+    let checks =
+        || rounds.iter().flat_map(|round| arms.iter().map(move |&arm| (round.number, round.passes[arm].check)));
     let wrong = checks().find_map(|(round, check)| match check {
         Check::Differs { request, token } => Some(Verdict::Differs { round, request, token }),
         _ => None,
@@ -197,7 +197,9 @@ mod tests {
         close(speedup.end_to_end.ratio, 170.0 / 110.0);
         close(drafting.vs_control.as_ref().unwrap().decode.ratio, 2.0);
         close(wide.vs_control.as_ref().unwrap().decode.ratio, 0.5);
-        assert!(plain.vs_plain.is_none() && plain.vs_control.is_none() && plain.costs.is_none() && wide.vs_plain.is_none());
+        assert!(
+            plain.vs_plain.is_none() && plain.vs_control.is_none() && plain.costs.is_none() && wide.vs_plain.is_none()
+        );
         let costs = drafting.costs.unwrap();
         // One draft token takes 1 ms; a plain target forward 9.9 ms, a verifying one 10.9 ms.
         close(costs.draft_token, 1.0 / 9.9);

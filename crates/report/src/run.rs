@@ -95,12 +95,12 @@ mod tests {
     fn plain_f16_is_the_control_where_there_is_one() {
         check("", (0, &[(0, 0)]));
         check("weights = ['f32', 'bf16']", (0, &[(0, 0), (0, 1)]));
-        check(
-            "weights = ['f32', 'f16']\nspeculation = ['off', 'draft:2']",
-            (2, &[(2, 0), (2, 0), (2, 2), (2, 2)]),
-        );
+        check("weights = ['f32', 'f16']\nspeculation = ['off', 'draft:2']", (2, &[(2, 0), (2, 0), (2, 2), (2, 2)]));
         // Another target, and other requests, have controls of their own.
         check("target = ['a', 'b']", (0, &[(0, 0), (1, 1)]));
-        check("kv = ['paged:4', 'contiguous']\n[workload]\nmax_new_tokens = [1, 2]", (0, &[(0, 0), (1, 1), (0, 2), (1, 3)]));
+        check(
+            "kv = ['paged:4', 'contiguous']\n[workload]\nmax_new_tokens = [1, 2]",
+            (0, &[(0, 0), (1, 1), (0, 2), (1, 3)]),
+        );
     }
 }

@@ -1,13 +1,15 @@
 //! What is asked of the models: prompts read from a file or bundled, some of them chosen, and requests made of them.
 //!
-//! Nothing here is random: the same spec and the same file give the same requests. Only `dataset` touches files.
+//! Nothing here depends on chance: the same spec and the same file give the same requests. Only `dataset` touches files.
 
 mod choose;
 mod dataset;
 mod generate;
 mod prompts;
+mod warm;
 
 pub use choose::choose;
 pub use dataset::{bundled, eval_text, load, prompts};
 pub use generate::generate;
 pub use prompts::{Prompt, parse};
+pub use warm::warm_up;

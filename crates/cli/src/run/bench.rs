@@ -3,6 +3,7 @@
 //! Cells that need the same model share it; a pass begins with an empty cache and leaves nothing behind.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use specquant_core::{Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
@@ -11,9 +12,10 @@ use specquant_kernels::Team;
 use specquant_kv::allocator;
 use specquant_machine::Machine;
 use specquant_model::{LoadOptions, ModelFiles, Tokenizer, same_vocabulary};
-use specquant_report::Run;
+use specquant_report::{Run, SCHEMA};
 use specquant_workload::{Prompt, generate};
 
+use super::warm::WarmUp;
 use crate::device;
 
 /// Everything that passes run on.
@@ -35,11 +37,20 @@ struct Source {
 }
 
 /// What one pass brought.
+#[derive(Default)]
 pub(crate) struct Pass {
     /// What happened.
     pub(crate) measured: specquant_metrics::Pass,
     /// What came out, by request.
     pub(crate) outputs: Vec<Output>,
+}
+
+impl Pass {
+    /// Adds what a pass over further requests brought.
+    pub(crate) fn merge(&mut self, other: Pass) {
+        self.measured.merge(other.measured);
+        self.outputs.extend(other.outputs);
+    }
 }
 
 struct Arm {
@@ -143,10 +154,38 @@ impl Bench {
         Ok(loaded.len() - 1)
     }
 
-    /// Runs the first `most` requests of an arm. `None` if `interrupted` became true first.
-    pub(crate) fn pass(&mut self, arm: usize, most: usize, interrupted: &dyn Fn() -> bool) -> Result<Option<Pass>> {
-        let Arm { cell, target, draft, requests } = &self.arms[arm];
-        let requests: Vec<Request> = requests.iter().take(most).cloned().collect();
+    /// The requests of each cell.
+    pub(crate) fn requests(&self) -> Vec<&[Request]> {
+        self.arms.iter().map(|arm| arm.requests.as_slice()).collect()
+    }
+
+    /// Runs the requests of a cell that lie in `range`. `None` if `interrupted` became true first.
+    pub(crate) fn pass(
+        &mut self,
+        cell: usize,
+        range: Range<usize>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<Pass>> {
+        self.serve(cell, self.arms[cell].requests[range].to_vec(), interrupted)
+    }
+
+    /// Warms a cell up on requests that are like its own in length only. Returns the passes that this took, or `None` if
+    /// `interrupted` became true first.
+    pub(crate) fn warm_up(&mut self, cell: usize, interrupted: &dyn Fn() -> bool) -> Result<Option<usize>> {
+        let Arm { cell: spec, target, requests, .. } = &self.arms[cell];
+        let info = self.targets[*target].model.info();
+        let requests = specquant_workload::warm_up(requests, spec.batching.limit(), info.vocab, &info.eos);
+        let mut warm = WarmUp::default();
+        loop {
+            let Some(pass) = self.serve(cell, requests.clone(), interrupted)? else { return Ok(None) };
+            if warm.ended(pass.measured.output_tok_s().unwrap_or(0.0)) {
+                return Ok(Some(warm.passes));
+            }
+        }
+    }
+
+    fn serve(&mut self, cell: usize, requests: Vec<Request>, interrupted: &dyn Fn() -> bool) -> Result<Option<Pass>> {
+        let Arm { cell, target, draft, .. } = &self.arms[cell];
         let (expected, target) = (requests.len(), &mut self.targets[*target]);
         let proposer: Box<dyn Proposer + '_> = match draft {
             None => Box::new(NoDraft),
@@ -175,12 +214,13 @@ impl Bench {
         device::describe(&self.arms[0].cell, &self.team)
     }
 
-    /// What is known of the run before its first round.
-    pub(crate) fn describe(&self, began: String) -> Run {
+    /// What is known of the run before its first round, whose cells took so many passes to warm up.
+    pub(crate) fn describe(&self, began: String, parts: usize, warm_up: Vec<usize>) -> Run {
         let models = self.targets.iter().chain(&self.drafts).map(|loaded| loaded.model.info().clone());
         let requests = &self.arms[0].requests;
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
         Run {
+            schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").into(),
             began,
             machine: self.machine.clone(),
@@ -188,6 +228,8 @@ impl Bench {
             models: models.collect(),
             prompts: requests.len(),
             prompt_tokens: tokens as f64 / requests.len() as f64,
+            parts,
+            warm_up,
             cells: self.arms.iter().map(|arm| arm.cell.clone()).collect(),
             targets: self.arms.iter().map(|arm| arm.target).collect(),
             drafts: self.arms.iter().map(|arm| arm.draft.map(|at| at + self.targets.len())).collect(),

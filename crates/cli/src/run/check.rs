@@ -2,13 +2,18 @@
 
 use specquant_core::{RunSpec, Speculation};
 use specquant_engine::Output;
-use specquant_report::Check;
+use specquant_report::{Check, control};
 
 use super::bench::Pass;
 
-/// Checks one arm of a round, given all passes of the round and the arm's first pass, if this is a later one.
-pub(crate) fn check(cells: &[RunSpec], arm: usize, passes: &[Pass], first: Option<&Pass>) -> Check {
-    let cell = &cells[arm];
+/// Checks one arm of a round, given all passes of the round and those of the first round, if this is a later one. The arm
+/// after the cells repeats the control.
+pub(crate) fn check(cells: &[RunSpec], arm: usize, passes: &[Pass], first: Option<&[Pass]>) -> Check {
+    let repeated = control(cells);
+    if arm == cells.len() {
+        return compare(&passes[arm].outputs, &passes[repeated].outputs).unwrap_or(Check::SameBits);
+    }
+    let (cell, first) = (&cells[arm], first.map(|passes| &passes[arm]));
     let control = cells.iter().position(|other| *other == cell.plain()).map(|at| &passes[at]);
     let (reference, right) = match (cell.speculation, cell.sampling.is_greedy()) {
         (Speculation::Off, _) => (first, Check::SameBits),
@@ -18,7 +23,7 @@ pub(crate) fn check(cells: &[RunSpec], arm: usize, passes: &[Pass], first: Optio
     match reference {
         None if right == Check::Sampled => Check::Sampled,
         None => Check::Reference,
-        Some(reference) => compare(&passes[arm].outputs, &reference.outputs).map_or(right, |differs| differs),
+        Some(reference) => compare(&passes[arm].outputs, &reference.outputs).unwrap_or(right),
     }
 }
 
