@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 /// Measures speculative decoding and weight formats together.
 #[derive(Debug, Parser)]
@@ -27,6 +28,13 @@ pub(crate) enum Command {
     /// combination, such as `--weights f32,f16 --speculation off,draft:4`. Every speculative cell is compared with the
     /// same cell without speculation, which is added where it is missing.
     Run(RunArgs),
+    /// Derive the record and report of a stored run again, and print them.
+    Report {
+        /// The folder of a run.
+        folder: PathBuf,
+    },
+    /// Run a stored run's spec once more, and say whether the same tokens and exact metrics came out.
+    Rerun(RerunArgs),
     /// Continue one prompt, plain or with speculation.
     Generate(GenerateArgs),
     /// Perplexity of a text.
@@ -35,6 +43,11 @@ pub(crate) enum Command {
     Model {
         #[command(subcommand)]
         command: ModelCommand,
+    },
+    /// Print a script that completes specquant's flags in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
     },
 }
 
@@ -50,7 +63,7 @@ pub(crate) enum ModelCommand {
 }
 
 /// Flags of `run`.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct RunArgs {
     /// A spec file in TOML; flags change its values.
     #[arg(long, value_name = "FILE")]
@@ -58,6 +71,12 @@ pub(crate) struct RunArgs {
     /// Change one value of the spec, such as workload.num_prompts=8; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    /// Print the spec that these flags make, and run nothing.
+    #[arg(long)]
+    pub(crate) print_spec: bool,
+    /// Take up the run in this folder, which was cut off or interrupted.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) resume: Option<PathBuf>,
     /// Where the run is stored; by default a folder in runs/ named by UTC time and machine.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
@@ -83,8 +102,18 @@ pub(crate) struct RunArgs {
     pub(crate) cell: CellArgs,
 }
 
+/// Flags of `rerun`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct RerunArgs {
+    /// The folder of a run.
+    pub(crate) folder: PathBuf,
+    /// Where the new run is stored; by default a folder in runs/ named by UTC time and machine.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// Flags that describe a cell, shared by `run` and `generate`.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct CellArgs {
     /// Target model: a Hugging Face folder, or `bundled`, the default.
     #[arg(long, value_name = "DIR")]

@@ -15,7 +15,8 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
 
 use args::{Args, Command, ModelCommand};
 
@@ -34,6 +35,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let ended = match args.command.unwrap_or(Command::Run(args.run)) {
         Command::Run(run) => run::run(&run, args.json),
+        Command::Report { folder } => run::report(&folder, args.json),
+        Command::Rerun(rerun) => run::rerun(&rerun, args.json),
+        Command::Completions { shell } => completions(shell),
         Command::Generate(generate) => generate::generate(&generate, args.json),
         Command::Quality(quality) => quality::quality(&quality, args.json),
         Command::Model { command: ModelCommand::Info { model } } => inspect::info(&model, args.json),
@@ -50,6 +54,14 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints the completions of a shell.
+fn completions(shell: Shell) -> Result<Ended> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "specquant", &mut script);
+    show(&String::from_utf8_lossy(&script))?;
+    Ok(Ended::Done)
 }
 
 /// Prints a line to stderr, if anybody listens.

@@ -5,61 +5,134 @@
 mod bench;
 mod check;
 mod plan;
+mod prepared;
+mod print;
 mod session;
 mod warm;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::{Context, Result, ensure};
 use specquant_core::{RunSpec, expand};
-use specquant_engine::Wall;
-use specquant_machine::utc_stamp;
-use specquant_metrics::Interval;
-use specquant_report::{Line, Log, Record, Run, RunFolder, control, intervals};
+use specquant_report::{Line, Log, Record, Run, RunFolder, read_log, read_spec};
 
-use crate::args::RunArgs;
+use crate::args::{RerunArgs, RunArgs};
 use crate::interrupt::Interrupt;
 use crate::overlay::run_table;
 use crate::{Ended, note, show};
 
 pub(crate) use bench::Bench;
-use plan::Plan;
-use session::Session;
+use prepared::Prepared;
 
-/// Runs the comparison and prints it.
+/// Runs the comparison and prints it, or what else the flags ask for.
 pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
-    let table = run_table(args)?;
-    let cells = match &args.spec {
-        Some(path) => expand(&table).with_context(|| path.display().to_string()),
-        None => expand(&table),
-    };
-    let cells = with_controls(&cells?);
-    let mut bench = Bench::load(&cells, |cell| specquant_workload::prompts(&cell.workload))?;
-    let plan = Plan::of(&cells, &bench.requests());
+    if let Some(folder) = &args.resume {
+        let alone = RunArgs { resume: None, ..args.clone() } == RunArgs::default();
+        ensure!(alone, "--resume takes up the spec of {}: give no other flag", folder.display());
+        return resume(folder, json);
+    }
+    let spec = toml::to_string(&run_table(args)?)?;
+    let named = args.spec.as_ref().map(|path| path.display().to_string());
+    if args.print_spec {
+        cells(&spec, named.as_deref())?;
+        return show(spec.trim_end()).map(|()| Ended::Done);
+    }
+    let record = start(&spec, named.as_deref(), args.out.as_deref())?;
+    finish(record, json)
+}
+
+/// Runs a stored run's spec once more, in a folder of its own, and says whether the same came out.
+pub(crate) fn rerun(args: &RerunArgs, json: bool) -> Result<Ended> {
+    let old = Record::derive(&read_log(&args.folder)?).with_context(|| args.folder.display().to_string())?;
+    let spec = read_spec(&args.folder)?;
+    let named = args.folder.join("spec.toml").display().to_string();
+    let Some((record, folder)) = start(&spec, Some(&named), args.out.as_deref())? else { return finish(None, json) };
+    let same = record.trust.digest.is_some() && record.trust.digest == old.trust.digest;
+    let ended = finish(Some((record, folder)), json)?;
+    let digest = |digest: &Option<String>| digest.clone().unwrap_or("none".into());
+    if same {
+        note(&format!("Same exact digest as {}.", args.folder.display()));
+        return Ok(ended);
+    }
+    note(&format!(
+        "Other exact digest than {}, {}: tokens or acceptance differ. Models, prompts, program version and instruction set \
+         must be the same; there: {} {}",
+        args.folder.display(),
+        digest(&old.trust.digest),
+        old.run.version,
+        old.run.device,
+    ));
+    Ok(if ended == Ended::Done { Ended::Wrong } else { ended })
+}
+
+/// Takes up a run that was cut off.
+fn resume(path: &Path, json: bool) -> Result<Ended> {
+    let spec = read_spec(path)?;
+    let cells = cells(&spec, Some(&path.join("spec.toml").display().to_string()))?;
+    let (mut folder, mut log) = RunFolder::resume(path)?;
+    let done = !matches!(log.ended, None | Some(specquant_report::Ended::Interrupted));
+    ensure!(!done, "{}: this run has ended; `specquant rerun` runs its spec once more", path.display());
     let interrupt = Interrupt::listen()?;
-    let began = utc_stamp();
-    let Some(warm_up) = warm_up(&mut bench, &cells, &interrupt)? else {
-        note("interrupted before the first round ended: nothing was measured");
-        return Ok(Ended::Interrupted);
-    };
-    let run = bench.describe(began, plan.parts, warm_up);
-    let path = args.out.clone().unwrap_or_else(|| default_folder(&run));
-    let mut folder = RunFolder::create(&path, &toml::to_string(&table)?)?;
+    let Some(mut prepared) = Prepared::new(&cells, &interrupt)? else { return finish(None, json) };
+    let now = prepared.run.clone();
+    log.run.same(&now).with_context(|| format!("{}: cannot be resumed here", path.display()))?;
+    folder.append(&Line::Resumed(now.began))?;
+    log.resumed.push(prepared.run.began.clone());
+    prepared.measure(&mut log, &mut folder, &interrupt)?;
+    finish(close(&log, folder)?, json)
+}
+
+/// Runs a spec, given as text, in a folder of its own. `None` if the user interrupted before the first round ended.
+fn start(spec: &str, named: Option<&str>, out: Option<&Path>) -> Result<Option<(Record, PathBuf)>> {
+    let cells = cells(spec, named)?;
+    let interrupt = Interrupt::listen()?;
+    let Some(mut prepared) = Prepared::new(&cells, &interrupt)? else { return Ok(None) };
+    let run = prepared.run.clone();
+    let path = out.map_or_else(|| default_folder(&run), Path::to_path_buf);
+    let mut folder = RunFolder::create(&path, spec)?;
     folder.append(&Line::Run(Box::new(run.clone())))?;
     let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
-    measure(&mut bench, plan, &mut log, &mut folder, &interrupt)?;
+    prepared.measure(&mut log, &mut folder, &interrupt)?;
+    close(&log, folder)
+}
+
+/// Writes the record of a run that has ended, or removes its folder if no round did.
+fn close(log: &Log, folder: RunFolder) -> Result<Option<(Record, PathBuf)>> {
     if log.rounds.is_empty() {
         folder.discard()?;
+        return Ok(None);
+    }
+    let record = Record::derive(log)?;
+    folder.write(&record, &print::report(&record))?;
+    Ok(Some((record, folder.path().to_path_buf())))
+}
+
+/// Prints a record and says how the command ends that made it; without one the user interrupted too early.
+fn finish(record: Option<(Record, PathBuf)>, json: bool) -> Result<Ended> {
+    let Some((record, folder)) = record else {
         note("interrupted before the first round ended: nothing was measured");
         return Ok(Ended::Interrupted);
-    }
-    let record = Record::derive(&log)?;
-    folder.write(&record, &report(&record))?;
-    show(&if json { serde_json::to_string_pretty(&record)? } else { screen(&record, folder.path()) })?;
+    };
+    show(&if json { serde_json::to_string_pretty(&record)? } else { print::screen(&record, &folder) })?;
     Ok(ended(&record))
+}
+
+/// Derives a stored run's record and report again, and prints them.
+pub(crate) fn report(folder: &Path, json: bool) -> Result<Ended> {
+    let record = Record::derive(&read_log(folder)?).with_context(|| folder.display().to_string())?;
+    specquant_report::write(folder, &record, &print::report(&record))?;
+    show(&if json { serde_json::to_string_pretty(&record)? } else { print::screen(&record, folder) })?;
+    Ok(if record.has_wrong_output() { Ended::Wrong } else { Ended::Done })
+}
+
+/// The cells of a spec, each after its control. `named` is what messages call the spec.
+fn cells(spec: &str, named: Option<&str>) -> Result<Vec<RunSpec>> {
+    let cells = spec.parse().map_err(anyhow::Error::from).and_then(|table| expand(&table));
+    let cells = match named {
+        Some(name) => cells.with_context(|| name.to_string()),
+        None => cells,
+    };
+    Ok(with_controls(&cells?))
 }
 
 /// How the command ends that made this record.
@@ -69,19 +142,6 @@ fn ended(record: &Record) -> Ended {
         (false, true) => Ended::Interrupted,
         (false, false) => Ended::Done,
     }
-}
-
-/// Warms every cell up. `None` if the user interrupted.
-fn warm_up(bench: &mut Bench, cells: &[RunSpec], interrupt: &Interrupt) -> Result<Option<Vec<usize>>> {
-    let progress = progress();
-    let mut passes = Vec::new();
-    for (at, cell) in cells.iter().enumerate() {
-        progress.set_message(format!("warm-up of {} {}", cell.weights, cell.speculation));
-        let Some(warm) = bench.warm_up(at, &|| interrupt.asked())? else { return Ok(None) };
-        passes.push(warm);
-    }
-    progress.finish_and_clear();
-    Ok(Some(passes))
 }
 
 /// Every cell after its control, which is added where the spec has none.
@@ -109,75 +169,4 @@ fn default_folder(run: &Run) -> PathBuf {
         path = folder.join(format!("{name}-{n}"));
     }
     path
-}
-
-/// Adds rounds to the log and the folder until they are enough or the user interrupts.
-fn measure(bench: &mut Bench, plan: Plan, log: &mut Log, folder: &mut RunFolder, interrupt: &Interrupt) -> Result<()> {
-    let (cells, clock, progress) = (log.run.cells.clone(), Wall::start(), progress());
-    let (counts, again) = (bench.requests().iter().map(|requests| requests.len()).collect::<Vec<_>>(), control(&cells));
-    let mut pass = |arm: usize, part: usize| {
-        let cell = if arm == cells.len() { again } else { arm };
-        bench.pass(cell, plan.range(part, counts[cell]), &|| interrupt.asked())
-    };
-    let mut keep = |log: &Log| {
-        let Some(round) = log.rounds.last() else { return Ok(()) };
-        folder.append(&Line::Round(round.clone()))?;
-        progress.set_message(state(log)?);
-        // Deriving takes longer the more rounds there are; what is on disk can always be derived again.
-        if round.number.is_power_of_two() {
-            let record = Record::derive(log)?;
-            folder.write(&record, &report(&record))?;
-            if !std::io::stderr().is_terminal() {
-                // A log has no bar.
-                note(&state(log)?);
-            }
-        }
-        Ok(())
-    };
-    progress.set_message("round 1");
-    let ended = Session { cells: &cells, plan, clock: &clock, pass: &mut pass }.run(log, &mut keep)?;
-    progress.finish_and_clear();
-    log.ended = Some(ended);
-    if log.rounds.is_empty() { Ok(()) } else { folder.append(&Line::Ended(ended)) }
-}
-
-/// How far a run has come.
-fn state(log: &Log) -> Result<String> {
-    let (made, spec) = (log.rounds.len(), &log.run.cells[0]);
-    let widest = intervals(log)?.iter().map(Interval::resolution).fold(f64::NAN, f64::max);
-    let wanted =
-        spec.rounds.map_or(format!("of ±{:.1}% wanted", 100.0 * spec.precision), |n| format!("{made} of {n} rounds"));
-    Ok(format!("{made} rounds ended, widest interval ±{:.1}%, {wanted}", 100.0 * widest))
-}
-
-/// A spinner on stderr, hidden where stderr is no terminal.
-fn progress() -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{elapsed}]") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
-fn report(record: &Record) -> String {
-    format!("{}\n{}\n", specquant_report::markdown(record), notes(record).join("\n"))
-}
-
-/// What the terminal shows of a run.
-fn screen(record: &Record, folder: &Path) -> String {
-    let bundled = record.run.cells.iter().all(|cell| cell.target == "bundled");
-    let next = if bundled { " Next: your own pair, run --target DIR --draft DIR" } else { "" };
-    format!(
-        "{}\n\n{}\n{}\nSaved {} (record.json, report.md).{next}",
-        specquant_report::header(record),
-        specquant_report::text(record),
-        notes(record).join("\n"),
-        folder.display()
-    )
-}
-
-/// What must be known to read the table, and what it means.
-fn notes(record: &Record) -> Vec<String> {
-    specquant_report::caution(record).into_iter().chain([specquant_report::conclusion(record)]).collect()
 }

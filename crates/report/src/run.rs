@@ -1,5 +1,6 @@
 //! What is known of a run before its first round.
 
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use specquant_core::{ModelInfo, RunSpec, Speculation, WeightFormat};
 use specquant_machine::Machine;
@@ -42,6 +43,28 @@ impl Run {
     /// The cell that every round runs twice, so that its noise is known.
     pub fn control(&self) -> usize {
         control(&self.cells)
+    }
+
+    /// Says in what this run differs from one with the same spec that is about to be measured, so that their rounds cannot
+    /// stand side by side. When they began and how long they took to warm up may differ.
+    pub fn same(&self, other: &Run) -> Result<()> {
+        let pairs = [
+            ("program", self.version.clone(), other.version.clone()),
+            ("machine", format!("{:?}", self.machine), format!("{:?}", other.machine)),
+            ("device", self.device.clone(), other.device.clone()),
+            ("models", format!("{:?}", self.models), format!("{:?}", other.models)),
+            ("cells", format!("{:?}", self.cells), format!("{:?}", other.cells)),
+            (
+                "prompts",
+                format!("{} of {}", self.prompts, self.prompt_tokens),
+                format!("{} of {}", other.prompts, other.prompt_tokens),
+            ),
+            ("parts", self.parts.to_string(), other.parts.to_string()),
+        ];
+        for (what, then, now) in pairs {
+            ensure!(then == now, "its {what} was {then} and is {now} now; `specquant rerun` runs its spec afresh");
+        }
+        Ok(())
     }
 
     /// The arms that run a cell: its own, and for the control the last one too.

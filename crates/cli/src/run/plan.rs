@@ -17,7 +17,8 @@ pub(crate) struct Plan {
     pub(crate) arms: usize,
     /// Parts of the requests of every arm.
     pub(crate) parts: usize,
-    seed: u64,
+    /// Seed of the order.
+    pub(crate) seed: u64,
 }
 
 impl Plan {

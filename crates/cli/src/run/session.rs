@@ -88,3 +88,117 @@ fn arm_pass((pass, check): (&Pass, Check)) -> ArmPass {
     };
     ArmPass { pass: pass.measured.clone(), digests: pass.outputs.iter().map(digest).collect(), check }
 }
+
+#[cfg(test)]
+mod tests {
+    use specquant_core::{Event, EventKind, PhaseTimes, Reason, Rng, Rows, Use};
+    use specquant_engine::{Output, Virtual};
+    use specquant_report::{Record, Run, SCHEMA};
+
+    use super::*;
+
+    /// Nanoseconds of an undisturbed decode step of each cell, in 64 of which a part's only request gets its tokens.
+    struct Machine<'a> {
+        clock: &'a Virtual,
+        steps: &'a [f64],
+        /// Standard deviation of the logarithm of a part's time.
+        noise: f64,
+        served: usize,
+    }
+
+    impl Machine<'_> {
+        fn pass(&mut self, cell: usize, part: usize) -> Pass {
+            let rng = Rng { seed: 5, request: self.served as u64 };
+            self.served += 1;
+            // Box and Muller's normal variable.
+            let (radius, angle) = (1.0 - rng.uniform(0, Use::Draft), rng.uniform(0, Use::Accept));
+            let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
+            let ns = (self.steps[cell] * (self.noise * normal).exp()) as u64;
+            let request = part as u64;
+            let event = |at, kind| Event { at, kind };
+            let mut events =
+                vec![event(0, EventKind::Arrived { request, prompt: 9 }), event(0, EventKind::Admitted { request })];
+            for step in 1..=64 {
+                let tokens = EventKind::Tokens { request, n: 1, drafted: 0, accepted: 0, rejected: false };
+                let rows = Rows { decode: 1, ..Rows::default() };
+                events.push(event(step * ns, tokens));
+                let times = PhaseTimes { target: ns, ..PhaseTimes::default() };
+                events.push(event(step * ns, EventKind::Step { rows, times }));
+            }
+            events.push(event(64 * ns, EventKind::Finished { request, reason: Reason::Length, tokens: 64 }));
+            self.clock.advance(64 * ns);
+            let output =
+                Output { request, tokens: vec![1; 64], text: String::new(), reason: Reason::Length, digest: 1 };
+            Pass { measured: specquant_metrics::Pass::of(&events), outputs: vec![output] }
+        }
+    }
+
+    /// Cells that differ in their prompt chunk, of which machines of this kind run 10 parts a round.
+    fn session(spec: &RunSpec, steps: &[f64], noise: f64) -> (Log, Ended) {
+        let cells: Vec<RunSpec> = (1..=steps.len()).map(|chunk| RunSpec { chunk, ..spec.clone() }).collect();
+        let plan = Plan { arms: steps.len() + 1, parts: 10, seed: spec.seed };
+        let clock = Virtual::default();
+        let mut machine = Machine { clock: &clock, steps, noise, served: 0 };
+        let run = Run {
+            schema: SCHEMA,
+            version: String::new(),
+            began: String::new(),
+            machine: specquant_machine::Machine::read(),
+            device: String::new(),
+            models: Vec::new(),
+            prompts: 10,
+            prompt_tokens: 9.0,
+            parts: 10,
+            warm_up: vec![3; cells.len()],
+            targets: vec![0; cells.len()],
+            drafts: vec![None; cells.len()],
+            cells: cells.clone(),
+        };
+        let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
+        let mut pass = |arm: usize, part| Ok(Some(machine.pass(arm % steps.len(), part)));
+        let mut kept = 0;
+        let mut keep = |log: &Log| {
+            kept += 1;
+            assert_eq!(log.rounds.len(), kept, "every round is kept as it ends");
+            Ok(())
+        };
+        let ended = Session { cells: &cells, plan, clock: &clock, pass: &mut pass }.run(&mut log, &mut keep).unwrap();
+        (log, ended)
+    }
+
+    /// Rounds made and why they ended.
+    fn check(spec: RunSpec, noise: f64, expected: (usize, Ended)) {
+        let (log, ended) = session(&spec, &[1e6, 1e6], noise);
+        assert_eq!((log.rounds.len(), ended), expected, "{spec:?}");
+    }
+
+    #[test]
+    fn rounds_end_by_number_precision_or_time() {
+        let budget = |seconds| Some(Duration::from_millis((1000.0 * seconds) as u64));
+        let spec = RunSpec::default();
+        // A round of three arms takes 3 x 10 x 64 ms = 1.92 s.
+        check(RunSpec { rounds: Some(3), ..spec.clone() }, 0.05, (3, Ended::Rounds));
+        check(RunSpec { rounds: Some(3), time_budget: budget(4.0), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
+        check(RunSpec { time_budget: budget(10.0), ..spec.clone() }, 0.0, (5, Ended::TimeBudget));
+        check(RunSpec { time_budget: budget(0.1), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
+        // Without noise every interval is a point, and the fewest rounds are enough.
+        check(RunSpec { time_budget: budget(1000.0), ..spec.clone() }, 0.0, (FEWEST, Ended::Precise));
+        check(spec, 0.0, (FEWEST, Ended::Precise));
+    }
+
+    #[test]
+    fn a_wide_interval_goes_on_and_where_it_lies_does_not_matter() {
+        let spec = RunSpec { time_budget: Some(Duration::from_secs(3600)), ..RunSpec::default() };
+        let rounds = |steps: &[f64]| session(&spec, steps, 0.06);
+        let (same, ended) = rounds(&[1e6, 1e6]);
+        assert_eq!(ended, Ended::Precise);
+        assert!(same.rounds.len() > FEWEST, "{}", same.rounds.len());
+        let (faster, _) = rounds(&[1e6, 2e6]);
+        assert!(
+            faster.rounds.len().abs_diff(same.rounds.len()) <= 1,
+            "the noise is the same, so is the number of rounds"
+        );
+        let speedup = |log: &Log| Record::derive(log).unwrap().arms[1].vs_control.clone().unwrap().decode;
+        assert!(speedup(&same).interval.unwrap().contains(1.0) && speedup(&faster).interval.unwrap().contains(0.5));
+    }
+}

@@ -1,0 +1,28 @@
+//! What a run prints and stores of its record.
+
+use std::path::Path;
+
+use specquant_report::Record;
+
+/// The report of a run's folder.
+pub(crate) fn report(record: &Record) -> String {
+    format!("{}\n{}\n", specquant_report::markdown(record), notes(record).join("\n"))
+}
+
+/// What the terminal shows of a run.
+pub(crate) fn screen(record: &Record, folder: &Path) -> String {
+    let bundled = record.run.cells.iter().all(|cell| cell.target == "bundled");
+    let next = if bundled { " Next: your own pair, run --target DIR --draft DIR" } else { "" };
+    format!(
+        "{}\n\n{}\n{}\nSaved {} (record.json, report.md).{next}",
+        specquant_report::header(record),
+        specquant_report::text(record),
+        notes(record).join("\n"),
+        folder.display()
+    )
+}
+
+/// What must be known to read the table, and what it means.
+fn notes(record: &Record) -> Vec<String> {
+    specquant_report::caution(record).into_iter().chain([specquant_report::conclusion(record)]).collect()
+}
