@@ -6,6 +6,8 @@
 //! integers throughout, so that two runs that did the same work have equal counts to the digit.
 
 mod acceptance;
+mod bootstrap;
+mod holm;
 mod latency;
 #[cfg(test)]
 mod log;
@@ -18,8 +20,9 @@ mod throughput;
 mod timeline;
 
 pub use acceptance::{Acceptance, AcceptanceRates, DraftLength};
+pub use holm::holm;
 pub use latency::{Counts, Latency};
-pub use paired::{Interval, Paired, paired};
+pub use paired::{Interval, Paired, paired, resampled};
 pub use spread::{Percentile, Spread};
 pub use steps::{StepCost, StepCosts, StepKind, StepMeans};
 pub use summary::{Pass, Summary, predicted_speedup};

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use crate::bootstrap;
+
 /// The ratio of an arm's values to its control's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Paired {
@@ -16,7 +18,17 @@ pub struct Paired {
     pub ratio: f64,
     /// Where the true ratio lies; `None` for one round, which says nothing of the noise.
     pub interval: Option<Interval>,
+    /// The same by a bootstrap that does not take the logarithms as normal; from 20 rounds on.
+    pub bca: Option<Interval>,
+    /// Two-sided p value of a t test that the ratio is 1; `None` for one round.
+    pub p: Option<f64>,
+    /// The smallest true change, relative to the control, of which such rounds would find 80 in 100 at this level; `None`
+    /// for one round.
+    pub detectable: Option<f64>,
 }
+
+/// The share of true changes that `detectable` promises to find.
+const POWER: f64 = 0.8;
 
 /// A two-sided confidence interval of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +55,32 @@ impl Interval {
 
 /// The ratio of `arm[i]` to `control[i]` over rounds i, with an interval at confidence `level` in (0, 1).
 pub fn paired(arm: &[f64], control: &[f64], level: f64) -> Result<Paired> {
+    let logs = log_ratios(arm, control, level)?;
+    let n = logs.len();
+    let mean = logs.iter().sum::<f64>() / n as f64;
+    let none = Paired { n, ratio: mean.exp(), interval: None, bca: None, p: None, detectable: None };
+    if n == 1 {
+        return Ok(none);
+    }
+    let student = StudentsT::new(0.0, 1.0, n as f64 - 1.0).context("Student's t distribution")?;
+    let error = standard_error(&logs, mean);
+    let t = quantile(&student, level);
+    Ok(Paired {
+        interval: Some(interval(level, mean - t * error, mean + t * error)),
+        p: Some(p_value(&student, mean, error)),
+        detectable: Some(((t + student.inverse_cdf(POWER)) * error).exp_m1()),
+        ..none
+    })
+}
+
+/// As `paired`, with the bootstrap's interval too. It takes some milliseconds.
+pub fn resampled(arm: &[f64], control: &[f64], level: f64) -> Result<Paired> {
+    let bca = bootstrap::bca(&log_ratios(arm, control, level)?, level);
+    let bca = bca.map(|(low, high)| interval(level, low, high));
+    Ok(Paired { bca, ..paired(arm, control, level)? })
+}
+
+fn log_ratios(arm: &[f64], control: &[f64], level: f64) -> Result<Vec<f64>> {
     let n = arm.len();
     ensure!(n == control.len(), "{n} values cannot be paired with {} of the control", control.len());
     ensure!(n > 0, "no round to compare");
@@ -51,28 +89,33 @@ pub fn paired(arm: &[f64], control: &[f64], level: f64) -> Result<Paired> {
         let positive = [a, b].iter().all(|value| value.is_finite() && *value > 0.0);
         ensure!(positive, "round {}: the ratio of {a} to {b} has no logarithm", round + 1);
     }
-    let logs: Vec<f64> = arm.iter().zip(control).map(|(a, b)| (a / b).ln()).collect();
-    let mean = logs.iter().sum::<f64>() / n as f64;
-    let interval = if n > 1 {
-        let half = half_width(&logs, mean, level)?;
-        Some(Interval { level, low: (mean - half).exp(), high: (mean + half).exp() })
-    } else {
-        None
-    };
-    Ok(Paired { n, ratio: mean.exp(), interval })
+    Ok(arm.iter().zip(control).map(|(a, b)| (a / b).ln()).collect())
 }
 
-/// t x s / sqrt(n), with s the standard deviation on n - 1 degrees of freedom.
-fn half_width(logs: &[f64], mean: f64, level: f64) -> Result<f64> {
+/// An interval of ratios from one of their logarithms.
+fn interval(level: f64, low: f64, high: f64) -> Interval {
+    Interval { level, low: low.exp(), high: high.exp() }
+}
+
+/// s / sqrt(n), with s the standard deviation on n - 1 degrees of freedom.
+fn standard_error(logs: &[f64], mean: f64) -> f64 {
     let n = logs.len() as f64;
     let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    Ok(quantile(n - 1.0, level)? * (variance / n).sqrt())
+    (variance / n).sqrt()
 }
 
-/// The t that a Student variable with this many degrees of freedom exceeds in size with probability 1 - level.
-fn quantile(freedom: f64, level: f64) -> Result<f64> {
-    let student = StudentsT::new(0.0, 1.0, freedom).context("Student's t distribution")?;
-    Ok(student.inverse_cdf((1.0 + level) / 2.0))
+/// The t that a Student variable exceeds in size with probability 1 - level.
+fn quantile(student: &StudentsT, level: f64) -> f64 {
+    student.inverse_cdf((1.0 + level) / 2.0)
+}
+
+/// How probable a mean at least this far from 0 is if the truth is 0. Equal values leave no doubt.
+fn p_value(student: &StudentsT, mean: f64, error: f64) -> f64 {
+    match (mean == 0.0, error == 0.0) {
+        (true, _) => 1.0,
+        (false, true) => 0.0,
+        (false, false) => 2.0 * student.sf((mean / error).abs()),
+    }
 }
 
 #[cfg(test)]
@@ -109,7 +152,7 @@ mod tests {
             (4.0, 0.999, 8.61030),
             (9.0, 0.999, 4.78091),
         ] {
-            near(quantile(freedom, level).unwrap(), t, 6e-5);
+            near(quantile(&StudentsT::new(0.0, 1.0, freedom).unwrap(), level), t, 6e-5);
         }
     }
 
@@ -125,7 +168,32 @@ mod tests {
 
     #[test]
     fn one_round_has_a_ratio_and_no_interval() {
-        assert_eq!(paired(&[6.0], &[4.0], 0.95).unwrap(), Paired { n: 1, ratio: 1.5, interval: None });
+        let none = Paired { n: 1, ratio: 1.5, interval: None, bca: None, p: None, detectable: None };
+        assert_eq!(paired(&[6.0], &[4.0], 0.95).unwrap(), none);
+    }
+
+    #[test]
+    fn p_values_and_detectable_effects_by_hand() {
+        // Log ratios 0.1, 0.2, 0.3: mean 0.2, standard error 0.1 / sqrt 3, t = 3.4641 on 2 degrees, p = 0.0742.
+        let arm: Vec<f64> = [0.1, 0.2, 0.3].iter().map(|log: &f64| log.exp()).collect();
+        let got = paired(&arm, &[1.0; 3], 0.95).unwrap();
+        near(got.p.unwrap(), 0.074_180, 1e-6);
+        // (4.302653 + 1.060660) x 0.0577350 = 0.309651.
+        near(got.detectable.unwrap(), 0.309_651_f64.exp() - 1.0, 1e-6);
+        // The ends of the interval at level 1 - p touch 1.
+        near(paired(&arm, &[1.0; 3], 1.0 - got.p.unwrap()).unwrap().interval.unwrap().low, 1.0, 1e-9);
+        let sure = |ratio: f64| paired(&[ratio; 4], &[1.0; 4], 0.95).unwrap();
+        assert_eq!((sure(1.0).p, sure(2.0).p, sure(2.0).detectable), (Some(1.0), Some(0.0), Some(0.0)));
+    }
+
+    #[test]
+    fn the_bootstrap_comes_with_twenty_rounds() {
+        let rounds = |n: usize| (0..n).map(|i| 1.0 + 0.01 * (i % 5) as f64).collect::<Vec<_>>();
+        let of = |n: usize| resampled(&rounds(n), &vec![1.0; n], 0.95).unwrap();
+        assert_eq!(of(19).bca, None);
+        let (t, bca) = (of(20).interval.unwrap(), of(20).bca.unwrap());
+        near(bca.low, t.low, 2e-3);
+        near(bca.high, t.high, 2e-3);
     }
 
     #[test]

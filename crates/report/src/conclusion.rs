@@ -9,6 +9,9 @@ use crate::names::Names;
 use crate::record::{Arm, Costs, Record, Speedup, Verdict, label};
 use crate::table::{interval, parameters};
 
+/// Comparisons that chance alone makes look like this less often, all of a run judged together, are taken as real.
+const SIGNIFICANT: f64 = 0.05;
+
 /// What weight formats gain and, for each control, which speculation to use there, if any, and why. Lines begin with `=>`.
 pub fn conclusion(record: &Record) -> String {
     if let Some(wrong) = record.arms.iter().find(|arm| matches!(arm.verdict, Verdict::Differs { .. })) {
@@ -76,13 +79,17 @@ fn advice(record: &Record, names: &Names, control: &Arm) -> Option<String> {
     let best = arms.first()?;
     let (arm, speedup, _) = best;
     let (cell, draft, gain) = (names.control(&control.spec), arm_name(names, arm), interval(&speedup.decode));
-    let choice = match &speedup.decode.interval {
-        Some(interval) if interval.low > 1.0 => format!("With {cell}: use {draft}, {gain} decode"),
-        Some(interval) if interval.high < 1.0 => {
+    let choice = match (speedup.adjusted_p, speedup.decode.ratio > 1.0) {
+        (Some(p), true) if p < SIGNIFICANT => format!("With {cell}: use {draft}, {gain} decode"),
+        (Some(p), false) if p < SIGNIFICANT => {
             format!("With {cell}: speculation loses; the best, {draft}, is {gain} of plain")
         }
-        Some(_) => format!("With {cell}: undecided; the best, {draft}, is {gain} of plain, and more --rounds may tell"),
-        None => format!("With {cell}: {draft} was {gain}, which shows no noise; add --rounds 6"),
+        (Some(_), _) => {
+            format!(
+                "With {cell}: undecided; the best, {draft}, is {gain} of plain, and a longer --time-budget may tell"
+            )
+        }
+        (None, _) => format!("With {cell}: {draft} was {gain}, which shows no noise; add --rounds 6"),
     };
     let end_to_end = format!("{:.2}x end to end", speedup.end_to_end.ratio);
     let reasons: Vec<String> = arms.iter().map(|arm| reason(names, arm)).collect();

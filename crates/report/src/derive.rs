@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 use specquant_core::{RunSpec, Speculation};
-use specquant_metrics::{Interval, Paired, Pass, StepMeans, Summary, paired, predicted_speedup};
+use specquant_metrics::{Interval, Paired, Pass, StepMeans, Summary, holm, paired, predicted_speedup, resampled};
 
 use crate::record::{Arm, Costs, Record, Speedup, Trust, Verdict, label};
 use crate::round::{ArmPass, Check, Ended, Log, Round};
@@ -23,7 +23,9 @@ impl Record {
         let Log { run, rounds, resumed, ended } = log;
         ensure!(!rounds.is_empty(), "no round ended, so there is nothing to report");
         let rates = Rates::of(rounds, run);
-        let arms: Vec<Arm> = (0..run.cells.len()).map(|cell| derive_arm(log, &rates, cell)).collect::<Result<_>>()?;
+        let mut arms: Vec<Arm> =
+            (0..run.cells.len()).map(|cell| derive_arm(log, &rates, cell)).collect::<Result<_>>()?;
+        judge_together(&mut arms);
         let interrupted = matches!(ended, None | Some(Ended::Interrupted));
         Ok(Record {
             trust: trust(log, &rates, &arms)?,
@@ -44,6 +46,9 @@ struct Rates {
     control: usize,
 }
 
+/// `paired`, or `resampled` where the time is to spare.
+type Compare = fn(&[f64], &[f64], f64) -> Result<Paired>;
+
 impl Rates {
     fn of(rounds: &[Round], run: &Run) -> Rates {
         let arms = run.cells.len() + 1;
@@ -55,12 +60,16 @@ impl Rates {
 
     /// A cell's decode and end-to-end rates against another's; `None` where a round has no rate to compare.
     fn speedup(&self, cell: usize, control: usize) -> Result<Option<Speedup>> {
-        let ratio = |rates: &[Vec<Option<f64>>]| match (self.cell(rates, cell), self.cell(rates, control)) {
-            (Some(cell), Some(control)) => paired(&cell, &control, LEVEL).map(Some),
-            _ => Ok(None),
-        };
+        let ratio = |rates| self.ratio(rates, [cell, control], resampled);
         let (decode, end_to_end) = (ratio(&self.decode)?, ratio(&self.end_to_end)?);
-        Ok(decode.zip(end_to_end).map(|(decode, end_to_end)| Speedup { decode, end_to_end }))
+        Ok(decode.zip(end_to_end).map(|(decode, end_to_end)| Speedup { decode, end_to_end, adjusted_p: None }))
+    }
+
+    fn ratio(&self, rates: &[Vec<Option<f64>>], [cell, control]: [usize; 2], how: Compare) -> Result<Option<Paired>> {
+        match (self.cell(rates, cell), self.cell(rates, control)) {
+            (Some(cell), Some(control)) => how(&cell, &control, LEVEL).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// The control against itself.
@@ -90,7 +99,7 @@ pub fn intervals(log: &Log) -> Result<Vec<Interval>> {
     let mut ratios: Vec<Paired> = rates.repeat(LEVEL)?.into_iter().collect();
     for cell in 0..run.cells.len() {
         for other in [run.plain_of(cell), run.control_of(cell)].into_iter().flatten().filter(|&other| other != cell) {
-            ratios.extend(rates.speedup(cell, other)?.map(|speedup| speedup.decode));
+            ratios.extend(rates.ratio(&rates.decode, [cell, other], paired)?);
         }
     }
     Ok(ratios.iter().filter_map(|ratio| ratio.interval).collect())
@@ -117,12 +126,28 @@ fn derive_arm(log: &Log, rates: &Rates, cell: usize) -> Result<Arm> {
     })
 }
 
+/// Adjusts the p values of all comparisons for being made in one run. The control and the own plain cell may be one, and
+/// what is compared with it is then judged once.
+fn judge_together(arms: &mut [Arm]) {
+    let mut judged: Vec<Vec<&mut Speedup>> = Vec::new();
+    for arm in arms {
+        let same = arm.vs_plain == arm.vs_control;
+        let both = arm.vs_plain.iter_mut().chain(&mut arm.vs_control);
+        if same { judged.push(both.collect()) } else { judged.extend(both.map(|speedup| vec![speedup])) }
+    }
+    judged.retain(|speedups| speedups.first().is_some_and(|speedup| speedup.decode.p.is_some()));
+    let p: Vec<f64> = judged.iter().filter_map(|speedups| speedups[0].decode.p).collect();
+    for (speedups, adjusted) in judged.into_iter().zip(holm(&p)) {
+        speedups.into_iter().for_each(|speedup| speedup.adjusted_p = Some(adjusted));
+    }
+}
+
 fn trust(log: &Log, rates: &Rates, arms: &[Arm]) -> Result<Trust> {
     let repeat = rates.repeat(REPEAT_LEVEL)?;
     let noisy = repeat.and_then(|repeat| repeat.interval).is_some_and(|interval| !interval.contains(1.0));
     let ratios = arms.iter().flat_map(|arm| [&arm.vs_plain, &arm.vs_control]).flatten().map(|speedup| speedup.decode);
     let compared = ratios.chain(rates.repeat(LEVEL)?);
-    let detectable = compared.filter_map(|ratio| ratio.interval.map(|interval| interval.resolution())).reduce(f64::max);
+    let detectable = compared.filter_map(|ratio| ratio.detectable).reduce(f64::max);
     let digests: Vec<String> = log.rounds.iter().map(|round| digest(&log.run, round)).collect::<Result<_>>()?;
     let digest = digests.windows(2).all(|pair| pair[0] == pair[1]).then(|| digests[0].clone());
     Ok(Trust { repeat, noisy, detectable, digest })
@@ -207,6 +232,20 @@ mod tests {
         close(costs.step, 1.5);
         close(costs.predicted.unwrap(), 2.0);
         close(drafting.summary.acceptance.tau, 3.0);
+    }
+
+    #[test]
+    fn comparisons_are_judged_together_and_each_once() {
+        let record = Record::derive(&log(3, 15)).unwrap();
+        let [_, drafting, wide] = &record.arms[..] else { panic!("{record:?}") };
+        let (plain, control) = (drafting.vs_plain.as_ref().unwrap(), drafting.vs_control.as_ref().unwrap());
+        let wide = wide.vs_control.as_ref().unwrap();
+        // Two comparisons, since draft:4 has the control as its plain cell: the clearer one's p counts double.
+        let p = [control.decode.p.unwrap(), wide.decode.p.unwrap()];
+        let expected =
+            if p[0] < p[1] { [2.0 * p[0], p[1].max(2.0 * p[0])] } else { [p[0].max(2.0 * p[1]), 2.0 * p[1]] };
+        assert_eq!([plain.adjusted_p, wide.adjusted_p], expected.map(Some));
+        assert_eq!(control.adjusted_p, plain.adjusted_p);
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub struct Speedup {
     pub decode: Paired,
     /// Ratio of output rates over wall time, `output_tok_s`, prefill included.
     pub end_to_end: Paired,
+    /// The p value of `decode`, adjusted by Holm's procedure for all comparisons of the run; `None` for a single round.
+    pub adjusted_p: Option<f64>,
 }
 
 /// Costs of a speculative arm's steps in units of its control's.
