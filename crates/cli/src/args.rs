@@ -98,6 +98,10 @@ pub(crate) struct RunArgs {
     /// Sequences that run together; 1 unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) batch: Option<String>,
+    /// Make a cell, counted from 0, slower by a share, such as 1=0.03.
+    #[cfg(feature = "debug-knobs")]
+    #[arg(long, value_name = "CELL=SHARE")]
+    pub(crate) debug_slow: Option<String>,
     #[command(flatten)]
     pub(crate) cell: CellArgs,
 }

@@ -8,6 +8,8 @@ mod plan;
 mod prepared;
 mod print;
 mod session;
+#[cfg(feature = "debug-knobs")]
+mod slowed;
 mod warm;
 
 use std::path::{Path, PathBuf};
@@ -37,7 +39,14 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
         cells(&spec, named.as_deref())?;
         return show(spec.trim_end()).map(|()| Ended::Done);
     }
-    let record = start(&spec, named.as_deref(), args.out.as_deref())?;
+    let record = Start {
+        spec: &spec,
+        named: named.as_deref(),
+        out: args.out.as_deref(),
+        #[cfg(feature = "debug-knobs")]
+        slow: args.debug_slow.as_deref().map(slowed::Slow::parse).transpose()?,
+    };
+    let record = record.run()?;
     finish(record, json)
 }
 
@@ -46,7 +55,14 @@ pub(crate) fn rerun(args: &RerunArgs, json: bool) -> Result<Ended> {
     let old = Record::derive(&read_log(&args.folder)?).with_context(|| args.folder.display().to_string())?;
     let spec = read_spec(&args.folder)?;
     let named = args.folder.join("spec.toml").display().to_string();
-    let Some((record, folder)) = start(&spec, Some(&named), args.out.as_deref())? else { return finish(None, json) };
+    let start = Start {
+        spec: &spec,
+        named: Some(&named),
+        out: args.out.as_deref(),
+        #[cfg(feature = "debug-knobs")]
+        slow: None,
+    };
+    let Some((record, folder)) = start.run()? else { return finish(None, json) };
     let same = record.trust.digest.is_some() && record.trust.digest == old.trust.digest;
     let ended = finish(Some((record, folder)), json)?;
     let digest = |digest: &Option<String>| digest.clone().unwrap_or("none".into());
@@ -82,18 +98,34 @@ fn resume(path: &Path, json: bool) -> Result<Ended> {
     finish(close(&log, folder)?, json)
 }
 
-/// Runs a spec, given as text, in a folder of its own. `None` if the user interrupted before the first round ended.
-fn start(spec: &str, named: Option<&str>, out: Option<&Path>) -> Result<Option<(Record, PathBuf)>> {
-    let cells = cells(spec, named)?;
-    let interrupt = Interrupt::listen()?;
-    let Some(mut prepared) = Prepared::new(&cells, &interrupt)? else { return Ok(None) };
-    let run = prepared.run.clone();
-    let path = out.map_or_else(|| default_folder(&run), Path::to_path_buf);
-    let mut folder = RunFolder::create(&path, spec)?;
-    folder.append(&Line::Run(Box::new(run.clone())))?;
-    let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
-    prepared.measure(&mut log, &mut folder, &interrupt)?;
-    close(&log, folder)
+/// A run in a folder of its own.
+struct Start<'a> {
+    /// The spec as text.
+    spec: &'a str,
+    /// What messages call the spec, if it is not of flags alone.
+    named: Option<&'a str>,
+    /// The folder; one named by time and machine unless given.
+    out: Option<&'a Path>,
+    #[cfg(feature = "debug-knobs")]
+    slow: Option<slowed::Slow>,
+}
+
+impl Start<'_> {
+    /// Makes the run. `None` if the user interrupted before the first round ended.
+    fn run(&self) -> Result<Option<(Record, PathBuf)>> {
+        let cells = cells(self.spec, self.named)?;
+        let interrupt = Interrupt::listen()?;
+        let Some(mut prepared) = Prepared::new(&cells, &interrupt)? else { return Ok(None) };
+        #[cfg(feature = "debug-knobs")]
+        prepared.slow(self.slow);
+        let run = prepared.run.clone();
+        let path = self.out.map_or_else(|| default_folder(&run), Path::to_path_buf);
+        let mut folder = RunFolder::create(&path, self.spec)?;
+        folder.append(&Line::Run(Box::new(run.clone())))?;
+        let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
+        prepared.measure(&mut log, &mut folder, &interrupt)?;
+        close(&log, folder)
+    }
 }
 
 /// Writes the record of a run that has ended, or removes its folder if no round did.

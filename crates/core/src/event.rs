@@ -77,6 +77,8 @@ pub enum EventKind {
         reason: Reason,
         /// Tokens of output.
         tokens: usize,
+        /// Their text, without a stop string and what follows it.
+        text: TextSize,
     },
     /// A request was withdrawn.
     Aborted {
@@ -97,6 +99,22 @@ pub enum EventKind {
         /// Why not.
         why: String,
     },
+}
+
+/// How long a text is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextSize {
+    /// Unicode scalar values.
+    pub characters: usize,
+    /// Bytes in UTF-8.
+    pub bytes: usize,
+}
+
+impl TextSize {
+    /// The size of a text.
+    pub fn of(text: &str) -> TextSize {
+        TextSize { characters: text.chars().count(), bytes: text.len() }
+    }
 }
 
 /// What a waiting request waits for.
@@ -143,7 +161,9 @@ pub struct PhaseTimes {
     pub draft: u64,
     /// The target's forward.
     pub target: u64,
-    /// Distributions, verification and sampling.
+    /// Making distributions of the target's answers, from which tokens are drawn.
+    pub sample: u64,
+    /// Deciding which draft tokens stand and what follows them.
     pub verify: u64,
     /// Giving back slots and catching up the caches.
     pub keep: u64,
@@ -154,6 +174,6 @@ pub struct PhaseTimes {
 impl PhaseTimes {
     /// The step's whole time.
     pub fn total(&self) -> u64 {
-        self.draft_prefill + self.draft + self.target + self.verify + self.keep + self.other
+        self.draft_prefill + self.draft + self.target + self.sample + self.verify + self.keep + self.other
     }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use anyhow::{Context, Result, ensure};
 use specquant_core::{
     Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reason, Rows, Run, Score, Scores, SeqId, SlotCopy,
-    Text, dist,
+    Text, TextSize, dist,
 };
 use specquant_kv::{Allocator, Keep};
 
@@ -149,7 +149,9 @@ impl<'a> Engine<'a> {
         watch.lap(&mut times.draft);
         let scores = self.forward(&shares, &drafts)?;
         watch.lap(&mut times.target);
-        let verdicts = self.judge(&drafts, &scores)?;
+        let dists = self.distributions(&scores)?;
+        watch.lap(&mut times.sample);
+        let verdicts = self.judge(&drafts, &dists);
         watch.lap(&mut times.verify);
         let reasons = self.append(&drafts, &scores, &verdicts)?;
         watch.lap(&mut times.other);
@@ -240,16 +242,20 @@ impl<'a> Engine<'a> {
         if batch.runs.is_empty() { Ok(Vec::new()) } else { self.parts.target.forward(&batch) }
     }
 
-    /// One verdict for each sequence that was scored.
-    fn judge(&self, drafts: &[Draft], scores: &[Scores]) -> Result<Vec<Option<Verdict>>> {
-        let judge = |((seq, draft), scores): ((&Sequence, &Draft), &Scores)| {
-            if scores.rows() == 0 {
-                return Ok(None);
-            }
-            let dists = distributions(scores, seq).with_context(|| self.parts.target.info().name.clone())?;
-            Ok(Some(verify(draft, &dists, seq.rng(), seq.tokens.len())))
+    /// The target's distributions for each sequence; none for one that was not scored.
+    fn distributions(&self, scores: &[Scores]) -> Result<Vec<Vec<Dist>>> {
+        let of = |(seq, scores): (&Sequence, &Scores)| {
+            distributions(scores, seq).with_context(|| self.parts.target.info().name.clone())
         };
-        self.running.iter().zip(drafts).zip(scores).map(judge).collect()
+        self.running.iter().zip(scores).map(of).collect()
+    }
+
+    /// One verdict for each sequence that was scored.
+    fn judge(&self, drafts: &[Draft], dists: &[Vec<Dist>]) -> Vec<Option<Verdict>> {
+        let judge = |((seq, draft), dists): ((&Sequence, &Draft), &Vec<Dist>)| {
+            (!dists.is_empty()).then(|| verify(draft, dists, seq.rng(), seq.tokens.len()))
+        };
+        self.running.iter().zip(drafts).zip(dists).map(judge).collect()
     }
 
     /// Appends what stands to each sequence, up to the token that ends it. Returns why sequences end.
@@ -287,8 +293,10 @@ impl<'a> Engine<'a> {
             if let Some(reason) = reason {
                 self.release(&seq);
                 let (request, tokens) = (seq.request.id, seq.generated().len());
-                self.log(EventKind::Finished { request, reason, tokens });
-                outputs.push(seq.output(reason));
+                let output = seq.output(reason);
+                let text = TextSize::of(&output.text);
+                self.log(EventKind::Finished { request, reason, tokens, text });
+                outputs.push(output);
                 continue;
             }
             let computed = if share.scored { seq.tokens.len() - 1 } else { seq.computed + share.pending };

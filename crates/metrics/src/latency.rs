@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use specquant_core::Reason;
 
+use crate::itl::ItlConventions;
 use crate::spread::Spread;
 use crate::timeline::{Outcome, Timeline, Wait};
 
@@ -17,10 +18,16 @@ pub struct Latency {
     pub queue_split: Wait,
     /// TTFT: first token - arrival, queue time included.
     pub ttft_ms: Option<Spread>,
+    /// The part of the TTFT in which prompts entered the draft model.
+    pub draft_prefill_ms: Option<Spread>,
+    /// The rest of the TTFT: TTFT - queue - draft prefill.
+    pub prefill_ms: Option<Spread>,
     /// TPOT: (last token - first token) / (n - 1), one value for each request with n > 1 tokens.
     pub tpot_ms: Option<Spread>,
     /// ITL: gaps between successive emissions, pooled over requests. An emission may bring several tokens.
     pub itl_ms: Option<Spread>,
+    /// The same gaps as five tools count them.
+    pub itl: ItlConventions,
     /// Tokens per emission, over the emissions that end a gap: sum of tokens / gaps. Stands beside the ITL.
     pub tokens_per_emission: Option<f64>,
     /// Share of gaps that are longer than 3 times the median gap.
@@ -44,6 +51,8 @@ pub struct Counts {
     pub ended_length: u64,
     /// Finished requests that reached the end of the model's context.
     pub ended_context: u64,
+    /// Finished requests without a token of output.
+    pub empty: u64,
     /// Requests that were withdrawn.
     pub aborted: u64,
     /// Requests that were lost to an error of a model.
@@ -84,9 +93,12 @@ impl Latency {
             queue_ms: spread_ms(&finished, Timeline::queue_ns),
             queue_split,
             ttft_ms: spread_ms(&finished, Timeline::ttft_ns),
+            draft_prefill_ms: spread_ms(&finished, |timeline| timeline.ttft_ns().map(|_| timeline.draft_prefill_ns)),
+            prefill_ms: spread_ms(&finished, Timeline::prefill_ns),
             tpot_ms: Spread::of(finished.iter().filter_map(|timeline| timeline.tpot_ns()).map(|ns| ns / 1e6)),
             tokens_per_emission: share(gaps.iter().map(|gap| gap.n).sum()),
             jitter: itl_ms.and_then(|itl| share(late(itl.p50.value))),
+            itl: ItlConventions::of(&gaps),
             itl_ms,
             e2e_ms: spread_ms(&finished, Timeline::e2e_ns),
         }
@@ -114,6 +126,7 @@ impl Counts {
                 self.prompt_tokens += timeline.prompt_tokens as u64;
                 self.output_tokens += got as u64;
                 self.miscounted += u64::from(got != *tokens);
+                self.empty += u64::from(got == 0);
                 *match reason {
                     Reason::Eos => &mut self.ended_eos,
                     Reason::Stop => &mut self.ended_stop,

@@ -8,10 +8,12 @@
 mod acceptance;
 mod bootstrap;
 mod holm;
+mod itl;
 mod latency;
 #[cfg(test)]
 mod log;
 mod paired;
+mod service;
 pub mod speculation;
 mod spread;
 mod steps;
@@ -21,8 +23,10 @@ mod timeline;
 
 pub use acceptance::{Acceptance, AcceptanceRates, DraftLength};
 pub use holm::holm;
+pub use itl::ItlConventions;
 pub use latency::{Counts, Latency};
 pub use paired::{Interval, Paired, paired, resampled};
+pub use service::{Cost, Goodput};
 pub use spread::{Percentile, Spread};
 pub use steps::{StepCost, StepCosts, StepKind, StepMeans};
 pub use summary::{Pass, Summary, predicted_speedup};

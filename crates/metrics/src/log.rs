@@ -2,7 +2,7 @@
 //!
 //! Times are nanoseconds; `milliseconds` reads a log as if they were milliseconds.
 
-use specquant_core::{Event, EventKind, Held, PhaseTimes, Reason, Rows};
+use specquant_core::{Event, EventKind, Held, PhaseTimes, Reason, Rows, TextSize};
 
 pub(crate) fn arrived(at: u64, request: u64) -> Event {
     Event { at, kind: EventKind::Arrived { request, prompt: 10 } }
@@ -33,7 +33,15 @@ pub(crate) fn finished(at: u64, request: u64, tokens: usize) -> Event {
 }
 
 pub(crate) fn ended(at: u64, request: u64, tokens: usize, reason: Reason) -> Event {
-    Event { at, kind: EventKind::Finished { request, reason, tokens } }
+    Event {
+        at,
+        kind: EventKind::Finished {
+            request,
+            reason,
+            tokens,
+            text: TextSize { characters: 3 * tokens, bytes: 4 * tokens },
+        },
+    }
 }
 
 pub(crate) fn skipped(at: u64, request: u64) -> Event {
@@ -70,8 +78,8 @@ pub(crate) fn milliseconds(mut events: Vec<Event>) -> Vec<Event> {
     for Event { at, kind } in &mut events {
         *at *= 1_000_000;
         if let EventKind::Step { times, .. } = kind {
-            let PhaseTimes { draft_prefill, draft, target, verify, keep, other } = times;
-            for ns in [draft_prefill, draft, target, verify, keep, other] {
+            let PhaseTimes { draft_prefill, draft, target, sample, verify, keep, other } = times;
+            for ns in [draft_prefill, draft, target, sample, verify, keep, other] {
                 *ns *= 1_000_000;
             }
         }

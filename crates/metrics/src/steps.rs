@@ -54,7 +54,9 @@ pub struct StepMeans {
     pub draft_ns: f64,
     /// The target's forward.
     pub target_ns: f64,
-    /// Distributions, verification and sampling.
+    /// Making distributions of the target's answers.
+    pub sample_ns: f64,
+    /// Deciding which draft tokens stand.
     pub verify_ns: f64,
     /// Giving back slots and catching up the caches.
     pub keep_ns: f64,
@@ -100,6 +102,7 @@ impl StepCost {
         into.draft_prefill += from.draft_prefill;
         into.draft += from.draft;
         into.target += from.target;
+        into.sample += from.sample;
         into.verify += from.verify;
         into.keep += from.keep;
         into.other += from.other;
@@ -113,6 +116,7 @@ impl StepCost {
             draft_prefill_ns: mean(times.draft_prefill),
             draft_ns: mean(times.draft),
             target_ns: mean(times.target),
+            sample_ns: mean(times.sample),
             verify_ns: mean(times.verify),
             keep_ns: mean(times.keep),
             other_ns: mean(times.other),
@@ -190,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_step_counts_for_the_kind_that_all_its_rows_have() {
-        let all = PhaseTimes { draft_prefill: 1, draft: 2, target: 3, verify: 4, keep: 5, other: 6 };
+        let all = PhaseTimes { draft_prefill: 1, draft: 2, target: 3, sample: 1, verify: 3, keep: 5, other: 6 };
         let none = (0, 0, 0);
         check(&[], [none; 4]);
         check(&[step(9, [7, 0, 0], all)], [(1, 0, 21), none, none, none]);

@@ -134,7 +134,7 @@ mod tests {
     use crate::log::*;
     use crate::spread::Spread;
     use crate::timeline::Wait;
-    use specquant_core::{Held, PhaseTimes, Reason};
+    use specquant_core::{EventKind, Held, PhaseTimes, Reason};
 
     /// Times are milliseconds. Request 0 ends inside an accepted prefix, 1 is preempted, 2 waits for a place, 3 is
     /// aborted in the queue, 4 is rejected and 5 is still waiting.
@@ -192,6 +192,8 @@ mod tests {
         };
         check("queue", latency.queue_ms, &[0.0, 0.0, 25.0]);
         check("ttft", latency.ttft_ms, &[10.0, 10.0, 50.0]);
+        check("draft prefill", latency.draft_prefill_ms, &[2.0, 2.0, 0.0]);
+        check("prefill", latency.prefill_ms, &[8.0, 8.0, 25.0]);
         check("tpot", latency.tpot_ms, &[65e6 / 7.0 / 1e6, 95e6 / 7.0 / 1e6, 20.0]);
         check("itl", latency.itl_ms, &[20.0, 25.0, 20.0, 20.0, 65.0, 10.0, 20.0]);
         check("e2e", latency.e2e_ms, &[75.0, 105.0, 70.0]);
@@ -233,6 +235,8 @@ mod tests {
             let Summary { throughput, phases, .. } = &summary;
             check("wall", Some(throughput.wall_s), 0.105 * passes as f64);
             check("output", throughput.output_tok_s, 18.0 / 0.105);
+            check("characters", throughput.characters_s, 3.0 * 18.0 / 0.105);
+            check("bytes", throughput.bytes_s, 4.0 * 18.0 / 0.105);
             check("user", throughput.user_tok_s, 15.0 / 0.180);
             check("requests", throughput.requests_s, 3.0 / 0.105);
             check("mean", throughput.mean_output_tokens, 6.0);
@@ -291,6 +295,70 @@ mod tests {
         let busy = summary.phases.busy_share.unwrap();
         assert!((busy - 1.0).abs() <= 0.02, "{busy}");
         assert_eq!(summary.phases.mixed_share, Some(0.0));
+    }
+
+    #[test]
+    fn parts_of_a_latency_sum_to_it() {
+        for timeline in &Pass::of(&eventful()).timelines {
+            let (Some(ttft), Some(queue), Some(prefill)) =
+                (timeline.ttft_ns(), timeline.queue_ns(), timeline.prefill_ns())
+            else {
+                continue;
+            };
+            assert_eq!(queue + timeline.draft_prefill_ns + prefill, ttft, "{timeline:?}");
+            if let (Some(e2e), Some(tpot)) = (timeline.e2e_ns(), timeline.tpot_ns()) {
+                check("E2E", Some(ttft as f64 + tpot * (timeline.tokens() - 1) as f64), e2e as f64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_whose_answer_is_empty_is_complete_and_divides_nothing() {
+        // Two of 300 requests in one public report; here one of two.
+        let log = milliseconds(vec![
+            arrived(0, 0),
+            admitted(0, 0),
+            ended(9, 0, 0, Reason::Stop),
+            arrived(0, 1),
+            admitted(9, 1),
+            token(20, 1),
+            finished(20, 1, 1),
+        ]);
+        let summary = Summary::of(&[Pass::of(&log)]);
+        assert_eq!((summary.counts.finished, summary.counts.empty, summary.counts.output_tokens), (2, 1, 1));
+        let n = |spread: Option<Spread>| spread.map_or(0, |spread| spread.n);
+        let Latency { ttft_ms, tpot_ms, itl_ms, e2e_ms, .. } = summary.latency;
+        assert_eq!([ttft_ms, tpot_ms, itl_ms, e2e_ms].map(n), [1, 0, 0, 2]);
+        let text = serde_json::to_string(&Summary::of(&[Pass::of(&log[..3])])).unwrap();
+        assert!(!text.contains("NaN") && !text.contains("inf") && text.contains("\"ttft_ms\":null"), "{text}");
+    }
+
+    #[test]
+    fn what_failed_or_was_cut_off_stands_apart() {
+        // Ten done in 10 ms each, two failed at 30 s, three cut off.
+        let mut log = Vec::new();
+        for request in 0..10 {
+            log.extend([
+                arrived(0, request),
+                admitted(0, request),
+                token(5, request),
+                token(10, request),
+                finished(10, request, 2),
+            ]);
+        }
+        for request in 10..12 {
+            let failed = EventKind::Failed { request, why: "lost".into() };
+            log.extend([arrived(0, request), admitted(0, request), token(7, request)]);
+            log.push(Event { at: 30_000, kind: failed });
+        }
+        for request in 12..15 {
+            log.extend([arrived(0, request), admitted(0, request), token(29_000, request), token(29_500, request)]);
+        }
+        let Summary { counts, latency, throughput, .. } = Summary::of(&[Pass::of(&milliseconds(log))]);
+        assert_eq!((counts.finished, counts.failed, counts.unfinished), (10, 2, 3));
+        assert_eq!((counts.output_tokens, counts.discarded_tokens), (20, 2 + 6));
+        assert_eq!((latency.ttft_ms.unwrap().max, latency.e2e_ms.unwrap().max), (5.0, 10.0));
+        check("output", throughput.output_tok_s, 20.0 / 30.0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! the tokens of requests that did not finish.
 
 use serde::{Deserialize, Serialize};
+use specquant_core::TextSize;
 
 use crate::latency::Counts;
 use crate::steps::StepCosts;
@@ -16,6 +17,10 @@ pub struct Throughput {
     pub wall_s: f64,
     /// Output TPS: output tokens / wall.
     pub output_tok_s: Option<f64>,
+    /// Characters of output text / wall. Tokenizers differ; characters do not.
+    pub characters_s: Option<f64>,
+    /// Bytes of output text in UTF-8 / wall.
+    pub bytes_s: Option<f64>,
     /// Output TPS of one user, after the first token: sum of (n - 1) / sum of (last token - first token).
     pub user_tok_s: Option<f64>,
     /// RPS: finished requests / wall.
@@ -45,14 +50,18 @@ impl Throughput {
     /// Throughput of the finished requests among `timelines`, which `counts` counts.
     pub fn of(timelines: &[&Timeline], counts: &Counts, wall_ns: u64) -> Throughput {
         let finished = timelines.iter().filter(|timeline| timeline.is_finished());
-        let (mut tokens, mut ns) = (0, 0);
+        let (mut tokens, mut ns, mut text) = (0, 0, TextSize::default());
         for timeline in finished {
+            text.characters += timeline.text.characters;
+            text.bytes += timeline.text.bytes;
             tokens += timeline.tokens().saturating_sub(1) as u64;
             ns += timeline.generation_ns().unwrap_or(0);
         }
         Throughput {
             wall_s: wall_ns as f64 / 1e9,
             output_tok_s: per_second(counts.output_tokens, wall_ns),
+            characters_s: per_second(text.characters as u64, wall_ns),
+            bytes_s: per_second(text.bytes as u64, wall_ns),
             user_tok_s: per_second(tokens, ns),
             requests_s: per_second(counts.finished, wall_ns),
             mean_output_tokens: ratio(counts.output_tokens, counts.finished),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use specquant_core::{Event, EventKind, Held, Reason};
+use specquant_core::{Event, EventKind, Held, Reason, TextSize};
 
 /// One request from its arrival to its end. Times are nanoseconds from the start of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,11 @@ pub struct Timeline {
     pub recomputed_tokens: usize,
     /// Steps in which a draft was wanted and could not be made.
     pub drafts_skipped: usize,
+    /// Time that steps between its first admission and its first token spent on entering prompts into the draft model, its
+    /// own and those of others.
+    pub draft_prefill_ns: u64,
+    /// Its text, if it is finished.
+    pub text: TextSize,
     /// How it ended; `None` if the log ends before it does.
     pub end: Option<End>,
 }
@@ -136,6 +141,11 @@ impl Timeline {
         Some(self.admitted_ns?.saturating_sub(self.arrival_ns))
     }
 
+    /// Prefill: the part of the TTFT that is neither queue nor draft prefill.
+    pub fn prefill_ns(&self) -> Option<u64> {
+        Some(self.ttft_ns()?.saturating_sub(self.queue_ns()? + self.draft_prefill_ns))
+    }
+
     /// When the first token came.
     pub fn first_token_ns(&self) -> Option<u64> {
         self.emissions.first().map(|emission| emission.at_ns)
@@ -167,6 +177,15 @@ impl Timeline {
         self.end.as_ref().filter(|_| self.is_finished()).map(|end| end.at_ns.saturating_sub(self.arrival_ns))
     }
 
+    /// The draft prefill of the steps that it waited for between admission, which happens within a step, and first token,
+    /// which is stamped before its step ends.
+    fn draft_prefill_among(&self, steps: &[[u64; 3]]) -> u64 {
+        let (Some(admitted), Some(first)) = (self.admitted_ns, self.first_token_ns()) else { return 0 };
+        let begin = steps.partition_point(|[_, end, _]| *end <= admitted);
+        let overlapping = steps[begin..].iter().take_while(|[begin, ..]| *begin < first);
+        overlapping.map(|[.., ns]| ns).sum()
+    }
+
     /// The gaps between emissions, one fewer than there are emissions.
     pub fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
         let pairs = self.emissions.windows(2);
@@ -184,7 +203,23 @@ pub fn timelines(events: &[Event]) -> Vec<Timeline> {
             open.entry(request).or_insert_with(|| Open::new(request, *at)).take(*at, kind);
         }
     }
-    open.into_values().map(|open| open.timeline).collect()
+    let steps = draft_prefills(events);
+    let mut timelines: Vec<Timeline> = open.into_values().map(|open| open.timeline).collect();
+    for timeline in &mut timelines {
+        timeline.draft_prefill_ns = timeline.draft_prefill_among(&steps);
+    }
+    timelines
+}
+
+/// Begin, end and draft prefill of the steps that have one.
+fn draft_prefills(events: &[Event]) -> Vec<[u64; 3]> {
+    let step = |event: &Event| match &event.kind {
+        EventKind::Step { times, .. } if times.draft_prefill > 0 => {
+            Some([event.at.saturating_sub(times.total()), event.at, times.draft_prefill])
+        }
+        _ => None,
+    };
+    events.iter().filter_map(step).collect()
 }
 
 /// A timeline under construction, with what the request waits for.
@@ -217,7 +252,8 @@ impl Open {
             }
             EventKind::Tokens { n, .. } => timeline.emissions.push(Emission { at_ns: at, n: *n }),
             EventKind::DraftSkipped { .. } => timeline.drafts_skipped += 1,
-            EventKind::Finished { reason, tokens, .. } => {
+            EventKind::Finished { reason, tokens, text, .. } => {
+                timeline.text = *text;
                 self.end(at, Outcome::Finished { reason: *reason, tokens: *tokens });
             }
             EventKind::Aborted { .. } => self.end(at, Outcome::Aborted),

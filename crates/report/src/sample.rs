@@ -1,7 +1,8 @@
 //! A small run in numbers that are easy to follow, for tests.
 
 use specquant_core::{
-    Event, EventKind, KvDtype, Memory, ModelInfo, PhaseTimes, Reason, Rows, RunSpec, Speculation, WeightFormat,
+    Event, EventKind, KvDtype, Memory, ModelInfo, PhaseTimes, Reason, Rows, RunSpec, Speculation, TextSize,
+    WeightFormat,
 };
 use specquant_machine::Machine;
 use specquant_metrics::Pass;
@@ -104,7 +105,10 @@ fn pass(steps: Vec<(u64, usize, usize)>, check: Check) -> ArmPass {
         let rows = Rows { prefill: 0, decode: 1, verify: drafted };
         kinds.push((at, EventKind::Step { rows, times: times(ns, drafted as u64) }));
     }
-    kinds.push((at, EventKind::Finished { request: 0, reason: Reason::Length, tokens: output }));
+    kinds.push((
+        at,
+        EventKind::Finished { request: 0, reason: Reason::Length, tokens: output, text: TextSize::default() },
+    ));
     let events: Vec<Event> = kinds.into_iter().map(|(at, kind)| Event { at, kind }).collect();
     let digests = vec![Digest { request: 0, tokens: output, digest: "0123456789abcdef".into() }];
     ArmPass { pass: Pass::of(&events), digests, check }

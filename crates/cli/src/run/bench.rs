@@ -26,6 +26,8 @@ pub(crate) struct Bench {
     targets: Vec<Loaded>,
     drafts: Vec<Loaded>,
     arms: Vec<Arm>,
+    #[cfg(feature = "debug-knobs")]
+    pub(crate) slow: Option<super::slowed::Slow>,
 }
 
 /// What a model is loaded from, and what is known before it is.
@@ -80,7 +82,16 @@ impl Bench {
         let machine = Machine::read();
         let team = device::team(first.threads, &machine)?;
         let (sources, targets, drafts, arms) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut bench = Bench { machine, team, sources, targets, drafts, arms };
+        let mut bench = Bench {
+            machine,
+            team,
+            sources,
+            targets,
+            drafts,
+            arms,
+            #[cfg(feature = "debug-knobs")]
+            slow: None,
+        };
         let (mut requests, mut slots) = (Vec::new(), 1);
         for cell in cells {
             let source = bench.source(cell, Role::Target)?;
@@ -184,8 +195,8 @@ impl Bench {
         }
     }
 
-    fn serve(&mut self, cell: usize, requests: Vec<Request>, interrupted: &dyn Fn() -> bool) -> Result<Option<Pass>> {
-        let Arm { cell, target, draft, .. } = &self.arms[cell];
+    fn serve(&mut self, at: usize, requests: Vec<Request>, interrupted: &dyn Fn() -> bool) -> Result<Option<Pass>> {
+        let Arm { cell, target, draft, .. } = &self.arms[at];
         let (expected, target) = (requests.len(), &mut self.targets[*target]);
         let proposer: Box<dyn Proposer + '_> = match draft {
             None => Box::new(NoDraft),
@@ -198,7 +209,10 @@ impl Bench {
         let kv = allocator(cell.kv, target.model.info().kv_slots);
         let clock = Wall::start();
         let text = &self.sources[&target.key.source].tokenizer;
-        let parts = Parts { target: &mut *target.model, kv, proposer, text, clock: &clock };
+        let model = &mut *target.model;
+        #[cfg(feature = "debug-knobs")]
+        let model = &mut super::slowed::Slowed { model, share: self.slow.map_or(0.0, |slow| slow.share_of(at)) };
+        let parts = Parts { target: model, kv, proposer, text, clock: &clock };
         let (limit, chunk, depth) = (cell.batching.limit(), cell.chunk, cell.speculation.depth());
         let mut engine = Engine::new(parts, Policy { limit, chunk, depth });
         // As many users as sequences that may run together, so that nobody queues for a place.

@@ -43,6 +43,12 @@ impl Prepared {
         Ok(Some(Prepared { bench, plan, run }))
     }
 
+    /// Makes a cell slower from now on.
+    #[cfg(feature = "debug-knobs")]
+    pub(crate) fn slow(&mut self, slow: Option<super::slowed::Slow>) {
+        self.bench.slow = slow;
+    }
+
     /// Adds rounds to the log and the folder until they are enough or the user interrupts.
     pub(crate) fn measure(&mut self, log: &mut Log, folder: &mut RunFolder, interrupt: &Interrupt) -> Result<()> {
         let Prepared { bench, plan, run } = self;

@@ -15,6 +15,9 @@ use super::plan::Plan;
 /// Rounds below which an interval is too uncertain itself to end a run.
 const FEWEST: usize = 10;
 
+/// For each part of a round the arms in the order in which they ran.
+type Orders = Vec<Vec<usize>>;
+
 /// What makes rounds.
 pub(crate) struct Session<'a> {
     /// The cells. The last arm runs one of them again.
@@ -67,9 +70,9 @@ impl Session<'_> {
     }
 
     /// One pass of every arm, with the orders in which parts ran. `None` if the user interrupted.
-    fn round(&mut self, number: usize) -> Result<Option<(Vec<Vec<usize>>, Vec<Pass>)>> {
+    fn round(&mut self, number: usize) -> Result<Option<(Orders, Vec<Pass>)>> {
         let mut passes: Vec<Pass> = (0..self.plan.arms).map(|_| Pass::default()).collect();
-        let orders: Vec<Vec<usize>> = (0..self.plan.parts).map(|part| self.plan.order(number, part)).collect();
+        let orders: Orders = (0..self.plan.parts).map(|part| self.plan.order(number, part)).collect();
         for (part, order) in orders.iter().enumerate() {
             for &arm in order {
                 let Some(pass) = (self.pass)(arm, part)? else { return Ok(None) };
@@ -91,7 +94,7 @@ fn arm_pass((pass, check): (&Pass, Check)) -> ArmPass {
 
 #[cfg(test)]
 mod tests {
-    use specquant_core::{Event, EventKind, PhaseTimes, Reason, Rng, Rows, Use};
+    use specquant_core::{Event, EventKind, PhaseTimes, Reason, Rng, Rows, TextSize, Use};
     use specquant_engine::{Output, Virtual};
     use specquant_report::{Record, Run, SCHEMA};
 
@@ -125,7 +128,8 @@ mod tests {
                 let times = PhaseTimes { target: ns, ..PhaseTimes::default() };
                 events.push(event(step * ns, EventKind::Step { rows, times }));
             }
-            events.push(event(64 * ns, EventKind::Finished { request, reason: Reason::Length, tokens: 64 }));
+            let (reason, text) = (Reason::Length, TextSize::default());
+            events.push(event(64 * ns, EventKind::Finished { request, reason, tokens: 64, text }));
             self.clock.advance(64 * ns);
             let output =
                 Output { request, tokens: vec![1; 64], text: String::new(), reason: Reason::Length, digest: 1 };
@@ -167,8 +171,8 @@ mod tests {
     }
 
     /// Rounds made and why they ended.
-    fn check(spec: RunSpec, noise: f64, expected: (usize, Ended)) {
-        let (log, ended) = session(&spec, &[1e6, 1e6], noise);
+    fn check(spec: &RunSpec, noise: f64, expected: (usize, Ended)) {
+        let (log, ended) = session(spec, &[1e6, 1e6], noise);
         assert_eq!((log.rounds.len(), ended), expected, "{spec:?}");
     }
 
@@ -177,13 +181,13 @@ mod tests {
         let budget = |seconds| Some(Duration::from_millis((1000.0 * seconds) as u64));
         let spec = RunSpec::default();
         // A round of three arms takes 3 x 10 x 64 ms = 1.92 s.
-        check(RunSpec { rounds: Some(3), ..spec.clone() }, 0.05, (3, Ended::Rounds));
-        check(RunSpec { rounds: Some(3), time_budget: budget(4.0), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
-        check(RunSpec { time_budget: budget(10.0), ..spec.clone() }, 0.0, (5, Ended::TimeBudget));
-        check(RunSpec { time_budget: budget(0.1), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
+        check(&RunSpec { rounds: Some(3), ..spec.clone() }, 0.05, (3, Ended::Rounds));
+        check(&RunSpec { rounds: Some(3), time_budget: budget(4.0), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
+        check(&RunSpec { time_budget: budget(10.0), ..spec.clone() }, 0.0, (5, Ended::TimeBudget));
+        check(&RunSpec { time_budget: budget(0.1), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
         // Without noise every interval is a point, and the fewest rounds are enough.
-        check(RunSpec { time_budget: budget(1000.0), ..spec.clone() }, 0.0, (FEWEST, Ended::Precise));
-        check(spec, 0.0, (FEWEST, Ended::Precise));
+        check(&RunSpec { time_budget: budget(1000.0), ..spec.clone() }, 0.0, (FEWEST, Ended::Precise));
+        check(&spec, 0.0, (FEWEST, Ended::Precise));
     }
 
     #[test]
