@@ -71,6 +71,12 @@ pub(crate) struct RunArgs {
     /// Change one value of the spec, such as workload.num_prompts=8; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    /// Latency limits in milliseconds, such as ttft:200,tpot:50,e2e:3000; adds the goodput.
+    #[arg(long, value_name = "LIMITS")]
+    pub(crate) goodput: Option<String>,
+    /// What the machine costs in an hour; adds the cost of tokens.
+    #[arg(long, allow_negative_numbers = true, value_name = "MONEY")]
+    pub(crate) price: Option<String>,
     /// Print the spec that these flags make, and run nothing.
     #[arg(long)]
     pub(crate) print_spec: bool,

@@ -24,6 +24,10 @@ pub(crate) fn run_table(args: &RunArgs) -> Result<Table> {
     put_integer(&mut table, "rounds", args.rounds)?;
     put_list(&mut table, "precision", args.precision.as_ref(), number)?;
     put_list(&mut table, "time_budget", args.time_budget.as_ref(), text)?;
+    if let Some(limits) = &args.goodput {
+        put(&mut table, "slo", text(limits))?;
+    }
+    put_list(&mut table, "price", args.price.as_ref(), number)?;
     put_list(&mut table, "workload.prompts", args.prompts.as_ref(), text)?;
     if args.prompts.as_ref().is_some_and(|prompts| prompts != "bundled") && !names_num_prompts(&table) {
         // The default number suits the bundled prompts; whoever brings prompts wants all of them.
@@ -161,6 +165,7 @@ mod tests {
         check("--speculation draft:4", Ok("speculation = 'draft:4'"));
         check("--rounds 3 --threads 2 --seed 7", Ok(&format!("{default}\nrounds = 3\nthreads = 2\nseed = 7")));
         check("--time-budget 5m --precision 0.02", Ok(&format!("{default}\nprecision = 0.02\ntime_budget = '5m'")));
+        check("--goodput ttft:9,tpot:1 --price 2", Ok(&format!("{default}\nslo = 'ttft:9,tpot:1'\nprice = 2")));
         check("--weights f16,f32 --speculation off", Ok("speculation = 'off'\nweights = ['f16', 'f32']"));
         check("--batch 1,8", Ok(&format!("{default}\nbatching = ['continuous:1', 'continuous:8']")));
         check("--temperature 0.7,1", Ok(&format!("{default}\n[sampling]\ntemperature = [0.7, 1]")));

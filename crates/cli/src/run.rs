@@ -7,6 +7,7 @@ mod check;
 mod plan;
 mod prepared;
 mod print;
+mod rows;
 mod session;
 #[cfg(feature = "debug-knobs")]
 mod slowed;

@@ -12,7 +12,7 @@ use crate::spec::RunSpec;
 const MOST_CELLS: usize = 1000;
 
 /// Values that are the same in every cell of an experiment, so a list makes no sense for them.
-const SHARED: [&str; 6] = ["device", "threads", "seed", "rounds", "precision", "time_budget"];
+const SHARED: [&str; 8] = ["device", "threads", "seed", "rounds", "precision", "time_budget", "slo", "price"];
 
 /// The cells of a spec: every combination of the listed values in `table`, which otherwise reads as a `RunSpec`. Where it
 /// holds `cells`, a list of tables, each of them adds to or replaces the rest and is expanded by itself. Validated.
@@ -192,6 +192,8 @@ mod tests {
         check("seed = [1, 2]", Err("`seed` is shared by all cells"));
         check("rounds = 0", Err("rounds 0"));
         check("precision = 0", Err("precision 0"));
+        check("price = 0", Err("price 0"));
+        check("slo = 'ttft:0'", Err("latency limit `ttft:0`"));
         check("time_budget = '5 parsecs'", Err("parsecs"));
         check("cells = 3", Err("write [[cells]]"));
         check("cells = []", Err("`cells` is an empty list"));

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::axis::{Batching, Kv, KvDtype, Speculation, WeightFormat};
 use crate::dist::Sampling;
+use crate::slo::Slo;
 
 /// One cell of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +51,12 @@ pub struct RunSpec {
     /// 45 s where neither this nor `rounds` is given.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub time_budget: Option<Duration>,
+    /// Latency limits, such as `ttft:200,tpot:50` in milliseconds; the goodput counts requests that keep them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<Slo>,
+    /// What the machine costs in an hour; the cost of tokens follows from it, in the same unit of money.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<f64>,
     /// How tokens are picked.
     pub sampling: Sampling,
     /// What is asked of the models.
@@ -90,6 +97,8 @@ impl Default for RunSpec {
             rounds: None,
             precision: 0.01,
             time_budget: None,
+            slo: None,
+            price: None,
             sampling: Sampling::GREEDY,
             workload: Workload::default(),
         }
@@ -135,6 +144,8 @@ impl RunSpec {
             precision.is_finite() && precision > 0.0,
             "precision {precision}: must be above 0, such as 0.01 for intervals of 1% to each side"
         );
+        let price = self.price.unwrap_or(1.0);
+        ensure!(price.is_finite() && price > 0.0, "price {price}: must be above 0 for an hour");
         ensure!(self.threads <= 1024, "threads {}: must lie in 0..=1024; 0 takes every physical core", self.threads);
         ensure!(self.workload.max_new_tokens >= 1, "max_new_tokens 0: at least one token must be generated");
         match self.device.as_str() {

@@ -14,6 +14,7 @@ mod fake;
 mod proposer;
 mod quality;
 mod sequence;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -26,4 +27,5 @@ pub use engine::{Engine, Parts, Policy};
 pub use proposer::{Ask, NoDraft, Proposer};
 pub use quality::{Perplexity, perplexity};
 pub use sequence::{Output, Sequence};
+pub use sweep::Sweep;
 pub use verify::{accept_probability, residual, verify};

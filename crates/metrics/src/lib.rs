@@ -7,12 +7,14 @@
 
 mod acceptance;
 mod bootstrap;
+mod definitions;
 mod holm;
 mod itl;
 mod latency;
 #[cfg(test)]
 mod log;
 mod paired;
+mod prediction;
 mod service;
 pub mod speculation;
 mod spread;
@@ -22,13 +24,15 @@ mod throughput;
 mod timeline;
 
 pub use acceptance::{Acceptance, AcceptanceRates, DraftLength};
+pub use definitions::{DEFINITIONS, DERIVED, Definition, Kind};
 pub use holm::holm;
 pub use itl::ItlConventions;
 pub use latency::{Counts, Latency};
 pub use paired::{Interval, Paired, paired, resampled};
+pub use prediction::{PhaseCosts, Prediction, RowCosts};
 pub use service::{Cost, Goodput};
 pub use spread::{Percentile, Spread};
 pub use steps::{StepCost, StepCosts, StepKind, StepMeans};
-pub use summary::{Pass, Summary, predicted_speedup};
+pub use summary::{Pass, Summary};
 pub use throughput::{PhaseRates, Throughput};
 pub use timeline::{Emission, End, Gap, Outcome, Timeline, Wait, timelines};

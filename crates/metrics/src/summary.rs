@@ -8,7 +8,6 @@ use specquant_core::Event;
 
 use crate::acceptance::{Acceptance, AcceptanceRates};
 use crate::latency::{Counts, Latency};
-use crate::speculation::{SpeculativeStep, step_cost_speedup};
 use crate::steps::StepCosts;
 use crate::throughput::{PhaseRates, Throughput};
 use crate::timeline::{Timeline, timelines};
@@ -111,21 +110,6 @@ impl Summary {
 /// A rate that has a logarithm, or none.
 fn per_second(count: u64, ns: u64) -> Option<f64> {
     (count > 0 && ns > 0).then(|| count as f64 * 1e9 / ns as f64)
-}
-
-/// The speed-up of decoding that measured step costs and acceptance predict: tau x T_1 / (T_draft + T_verify + rest).
-///
-/// `plain` and `speculative` are the steps of the control and of the speculative arm. T_1 is the whole time of the
-/// control's decode steps, the rest that of drafting steps; each is taken per sequence, so that arms whose batches
-/// were not equally full can be compared. `None` where an arm has no such steps.
-pub fn predicted_speedup(plain: &StepCosts, speculative: &StepCosts, tau: f64) -> Option<f64> {
-    let (plain, drafting) = (plain.decode.per_sequence()?, speculative.drafting.per_sequence()?);
-    let step = SpeculativeStep {
-        draft_ns: drafting.draft_ns,
-        verify_ns: drafting.target_ns,
-        rest_ns: drafting.total_ns - drafting.draft_ns - drafting.target_ns,
-    };
-    step_cost_speedup(tau, plain.total_ns, &step)
 }
 
 #[cfg(test)]
@@ -263,11 +247,6 @@ mod tests {
             .map(|cost| (cost.steps, cost.tokens, cost.time_ns() / 1_000_000));
         assert_eq!(counts, [(2, 3, 30), (3, 13, 50), (1, 2, 25), (2, 12, 40)]);
         assert_eq!(steps.prefill.times.draft_prefill, 2_000_000);
-        // Drafting steps take 40 ms for 4 steps of one sequence; the control's take 12 ms for each.
-        let control = StepCosts::of(&milliseconds(vec![step(24, [0, 2, 0], plain(22, 2))]));
-        check("predicted", predicted_speedup(&control, &steps, 3.25), 3.25 * 12.0 / 10.0);
-        assert_eq!(predicted_speedup(&control, &control, 1.0), None);
-        assert_eq!(predicted_speedup(&StepCosts::default(), &steps, 1.0), None);
     }
 
     #[test]

@@ -5,12 +5,17 @@ use std::collections::BTreeSet;
 
 use specquant_core::Speculation;
 
+use specquant_metrics::{PhaseCosts, Prediction};
+
 use crate::names::Names;
 use crate::record::{Arm, Costs, Record, Speedup, Verdict, label};
 use crate::table::{interval, parameters};
 
 /// Comparisons that chance alone makes look like this less often, all of a run judged together, are taken as real.
 const SIGNIFICANT: f64 = 0.05;
+
+/// A prediction is discussed if it misses by more than this.
+const MISSED: f64 = 0.05;
 
 /// What weight formats gain and, for each control, which speculation to use there, if any, and why. Lines begin with `=>`.
 pub fn conclusion(record: &Record) -> String {
@@ -101,16 +106,28 @@ fn reason(names: &Names, (arm, _, costs): &Candidate<'_>) -> String {
     let rates = &arm.summary.acceptance;
     format!(
         "{}: a step yields tau {:.2} tokens and costs {:.2} plain steps ({:.1} draft tokens at c = {:.2}, a verifying \
-         forward at {:.2}), which predicts {:.2}x; alpha {:.2}.",
+         forward at {:.2}); alpha {:.2}.{}",
         arm_name(names, arm),
         rates.tau,
         costs.step,
         costs.mean_draft,
         costs.draft_token,
         costs.verify,
-        costs.predicted.unwrap_or(f64::NAN),
         rates.evaluated_acceptance.unwrap_or(0.0),
+        arm.prediction.as_ref().map_or(String::new(), missed),
     )
+}
+
+/// Where a prediction that missed went wrong.
+fn missed(prediction: &Prediction) -> String {
+    let PhaseCosts { draft, target, sample, verify, keep, other } = prediction.residual;
+    let rest = sample + verify + keep + other;
+    let parts = [("drafting", draft), ("target forwards", target), ("the rest", rest)];
+    let worst = parts.into_iter().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
+    let far = (prediction.speedup / prediction.measured - 1.0).abs() > MISSED;
+    let Some((phase, cost)) = worst.filter(|_| far) else { return String::new() };
+    let direction = if cost > 0.0 { "more" } else { "less" };
+    format!(" Predicted {:.2}x: {phase} cost {:.2} plain steps a token {direction}.", prediction.speedup, cost.abs())
 }
 
 /// A speculative arm among those of its control.

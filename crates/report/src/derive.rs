@@ -5,7 +5,9 @@
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 use specquant_core::{RunSpec, Speculation};
-use specquant_metrics::{Interval, Paired, Pass, StepMeans, Summary, holm, paired, predicted_speedup, resampled};
+use specquant_metrics::{
+    Cost, Goodput, Interval, Paired, Pass, Prediction, StepMeans, Summary, holm, paired, resampled,
+};
 
 use crate::record::{Arm, Costs, Record, Speedup, Trust, Verdict, label};
 use crate::round::{ArmPass, Check, Ended, Log, Round};
@@ -115,11 +117,20 @@ fn derive_arm(log: &Log, rates: &Rates, cell: usize) -> Result<Arm> {
     let ran = spec.speculation == Speculation::Off || passes(cell).any(|pass| pass.acceptance.drafted() > 0);
     let speedup = |at: usize| rates.speedup(cell, at).with_context(|| label(&spec));
     let summary = Summary::of(passes(cell));
-    let costs = plain.and_then(|at| Costs::of(&Summary::of(passes(at)), &summary));
+    let plain_summary = plain.map(|at| Summary::of(passes(at)));
+    let costs = plain_summary.as_ref().and_then(|plain| Costs::of(plain, &summary));
+    let prediction = plain_summary.as_ref().and_then(|plain| {
+        let costs = run.row_costs[cell].as_ref()?;
+        Prediction::of(&plain.steps, &summary.steps, &summary.acceptance_counts, costs)
+    });
     Ok(Arm {
         verdict: verdict(rounds, &run.arms_of(cell)),
         vs_plain: plain.filter(|_| ran).map(speedup).transpose()?.flatten(),
         vs_control: control.filter(|_| ran).map(speedup).transpose()?.flatten(),
+        goodput: spec.slo.map(|slo| Goodput::of(passes(cell), &slo)),
+        cost: spec.price.and_then(|price| Cost::of(price, summary.throughput.wall_s, summary.counts.output_tokens)),
+        cold_ttft_ms: summary.latency.ttft_ms.map(|ttft| run.load_ms(cell) + ttft.p50.value),
+        prediction,
         costs,
         summary,
         spec,
@@ -195,7 +206,6 @@ impl Costs {
             verify: drafting.target_ns / one.target_ns,
             mean_draft,
             step: drafting.total_ns / one.total_ns,
-            predicted: predicted_speedup(&plain.steps, &arm.steps, rates.tau),
         })
     }
 }
@@ -230,8 +240,29 @@ mod tests {
         close(costs.draft_token, 1.0 / 9.9);
         close(costs.verify, 10.9 / 9.9);
         close(costs.step, 1.5);
-        close(costs.predicted.unwrap(), 2.0);
+        let prediction = drafting.prediction.unwrap();
+        close(prediction.speedup, 2.0);
+        close(prediction.measured, 2.0);
+        assert!(prediction.residual.total().abs() < 1e-3, "{prediction:?}");
+        // Target 30 ms, draft 10 ms and a median of 50 ms.
+        close(drafting.cold_ttft_ms.unwrap(), 90.0);
+        close(wide.cold_ttft_ms.unwrap(), 90.0);
+        assert!(drafting.goodput.is_none() && drafting.cost.is_none());
         close(drafting.summary.acceptance.tau, 3.0);
+    }
+
+    #[test]
+    fn limits_and_prices_of_the_spec_become_goodput_and_cost() {
+        let mut log = log(2, 15);
+        for cell in &mut log.run.cells {
+            (cell.slo, cell.price) = (Some("ttft:60,e2e:150".parse().unwrap()), Some(3.6));
+        }
+        let record = Record::derive(&log).unwrap();
+        // The plain cell takes 50 + 12 x 10 ms, the drafting one 50 + 4 x 15 ms.
+        let met = |arm: &Arm| arm.goodput.unwrap().met;
+        assert_eq!(record.arms.iter().map(met).collect::<Vec<_>>(), [0, 2, 0]);
+        close(record.arms[1].goodput.unwrap().requests_s.unwrap(), 1.0 / 0.110);
+        close(record.arms[1].cost.unwrap().per_1k_tokens, 0.001 * 0.110 / 13.0 * 1000.0);
     }
 
     #[test]

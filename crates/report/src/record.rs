@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use specquant_core::{RunSpec, Speculation};
-use specquant_metrics::{Paired, Summary};
+use specquant_metrics::{Cost, Goodput, Paired, Prediction, Summary};
 
 use crate::round::Ended;
 use crate::run::Run;
@@ -57,6 +57,14 @@ pub struct Arm {
     /// Against the control, plain f16 decoding of the same requests by the same target where the run has such a cell;
     /// `None` for the control itself.
     pub vs_control: Option<Speedup>,
+    /// Requests within the spec's latency limits, where it has any.
+    pub goodput: Option<Goodput>,
+    /// What tokens cost, where the spec has a price.
+    pub cost: Option<Cost>,
+    /// TTFT of a process that has yet to load its models: load time + median TTFT, milliseconds.
+    pub cold_ttft_ms: Option<f64>,
+    /// Predicted against measured speed-up over the own plain cell; `None` where it drafted nothing.
+    pub prediction: Option<Prediction>,
     /// What its steps cost; `None` where it drafted nothing.
     pub costs: Option<Costs>,
 }
@@ -83,8 +91,6 @@ pub struct Costs {
     pub mean_draft: f64,
     /// Whole drafting step / whole plain step. Speculation pays where tau is above this.
     pub step: f64,
-    /// tau / `step`: the speed-up that step costs and acceptance predict.
-    pub predicted: Option<f64>,
 }
 
 /// The worst check of all rounds.

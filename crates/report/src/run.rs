@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use specquant_core::{ModelInfo, RunSpec, Speculation, WeightFormat};
 use specquant_machine::Machine;
+use specquant_metrics::RowCosts;
 
 /// What is run, where, and on what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,10 @@ pub struct Run {
     pub prompt_tokens: f64,
     /// Parts into which the requests of a round are cut. All arms run a part before any runs the next.
     pub parts: usize,
+    /// Nanoseconds that loading each of `models` took.
+    pub load_ns: Vec<u64>,
+    /// For each cell that drafts what forwards cost by their rows, measured before the first round.
+    pub row_costs: Vec<Option<RowCosts>>,
     /// Passes that warmed each cell up, not counted.
     pub warm_up: Vec<usize>,
     /// The cells, in the order of the arms.
@@ -65,6 +70,12 @@ impl Run {
             ensure!(then == now, "its {what} was {then} and is {now} now; `specquant rerun` runs its spec afresh");
         }
         Ok(())
+    }
+
+    /// Milliseconds that loading a cell's models took.
+    pub fn load_ms(&self, cell: usize) -> f64 {
+        let models = [Some(self.targets[cell]), self.drafts[cell]];
+        models.into_iter().flatten().map(|model| self.load_ns[model] as f64 / 1e6).sum()
     }
 
     /// The arms that run a cell: its own, and for the control the last one too.

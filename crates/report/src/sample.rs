@@ -5,7 +5,7 @@ use specquant_core::{
     WeightFormat,
 };
 use specquant_machine::Machine;
-use specquant_metrics::Pass;
+use specquant_metrics::{Pass, RowCosts};
 
 use crate::round::{ArmPass, Check, Digest, Ended, Log, Round};
 use crate::run::{Run, SCHEMA};
@@ -36,11 +36,19 @@ pub(crate) fn run() -> Run {
         prompts: 1,
         prompt_tokens: 100.0,
         parts: 1,
+        load_ns: vec![30_000_000, 40_000_000, 10_000_000],
+        // T(5) is 10.9 / 9.9 of T(1), and a draft token 1 / 9.9.
+        row_costs: vec![None, Some(row_costs([9.9, 10.1, 10.3, 10.6, 10.9], 1.0)), None],
         warm_up: vec![3, 4, 5],
         cells: vec![plain, drafting, wide],
         targets: vec![0, 0, 1],
         drafts: vec![None, Some(2), None],
     }
+}
+
+fn row_costs(target_ms: [f64; 5], draft_ms: f64) -> RowCosts {
+    let target_ns = target_ms.iter().map(|ms| 1e6 * ms).collect();
+    RowCosts { sequences: 1, context: 100, target_ns, draft_ns: Some(1e6 * draft_ms) }
 }
 
 fn model(name: &str, weights: WeightFormat, matrices: u64) -> ModelInfo {

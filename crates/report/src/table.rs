@@ -34,7 +34,7 @@ const fn number(title: &'static str, value: fn(&Context<'_>, &Arm) -> String) ->
 const IDENTITY: usize = 4;
 
 /// Titles hold the unit, or what a ratio is a ratio to, in the second line.
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 17] = [
     words("target\n", target),
     words("weights\n", |_, arm| arm.spec.weights.to_string()),
     words("spec\n", |_, arm| arm.spec.speculation.to_string()),
@@ -46,8 +46,12 @@ const COLUMNS: [Column; 15] = [
         let both = |tpot: Spread| format!("{}/{}", milliseconds(tpot.p50), milliseconds(tpot.p95));
         arm.summary.latency.tpot_ms.map_or(String::new(), both)
     }),
+    number("goodput\n1/s", |_, arm| decimals(arm.goodput.and_then(|goodput| goodput.requests_s), 2)),
+    number("cost per\n1K tokens", |_, arm| {
+        arm.cost.map_or(String::new(), |cost| format!("{:.3e}", cost.per_1k_tokens))
+    }),
     number("decode vs own\nplain [95%]", vs_plain),
-    number("predicted\n", |_, arm| ratio(arm.costs.and_then(|costs| costs.predicted))),
+    number("predicted\n", |_, arm| ratio(arm.prediction.map(|prediction| prediction.speedup))),
     number("decode vs\ncontrol [95%]", vs_control),
     number("alpha\n", |_, arm| decimals(arm.summary.acceptance.evaluated_acceptance, 3)),
     number("accepted\n", |_, arm| decimals(arm.summary.acceptance.draft_acceptance, 3)),

@@ -6,17 +6,22 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use specquant_core::{Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
-use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive};
+use specquant_core::{Clock, Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
+use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Sweep, Wall, drive};
 use specquant_kernels::Team;
 use specquant_kv::allocator;
 use specquant_machine::Machine;
+use specquant_metrics::RowCosts;
 use specquant_model::{LoadOptions, ModelFiles, Tokenizer, same_vocabulary};
 use specquant_report::{Run, SCHEMA};
 use specquant_workload::{Prompt, generate};
 
+use super::rows;
 use super::warm::WarmUp;
 use crate::device;
+
+/// T(n) is measured for n up to this.
+const MOST_ROWS: usize = 9;
 
 /// Everything that passes run on.
 pub(crate) struct Bench {
@@ -28,6 +33,8 @@ pub(crate) struct Bench {
     arms: Vec<Arm>,
     #[cfg(feature = "debug-knobs")]
     pub(crate) slow: Option<super::slowed::Slow>,
+    #[cfg(feature = "debug-knobs")]
+    due: f64,
 }
 
 /// What a model is loaded from, and what is known before it is.
@@ -65,6 +72,8 @@ struct Arm {
 struct Loaded {
     key: Key,
     model: Box<dyn Model>,
+    /// Nanoseconds that loading took.
+    load_ns: u64,
 }
 
 /// Cells with equal keys share a model.
@@ -91,6 +100,8 @@ impl Bench {
             arms,
             #[cfg(feature = "debug-knobs")]
             slow: None,
+            #[cfg(feature = "debug-knobs")]
+            due: 0.0,
         };
         let (mut requests, mut slots) = (Vec::new(), 1);
         for cell in cells {
@@ -160,8 +171,9 @@ impl Bench {
             return Ok(at);
         }
         let options = LoadOptions { weights, kv_dtype, kv_slots: slots, team: self.team.clone() };
+        let clock = Wall::start();
         let model = specquant_model::load(&self.sources[&key.source].files, &options)?;
-        loaded.push(Loaded { key, model });
+        loaded.push(Loaded { key, model, load_ns: clock.now() });
         Ok(loaded.len() - 1)
     }
 
@@ -211,7 +223,11 @@ impl Bench {
         let text = &self.sources[&target.key.source].tokenizer;
         let model = &mut *target.model;
         #[cfg(feature = "debug-knobs")]
-        let model = &mut super::slowed::Slowed { model, share: self.slow.map_or(0.0, |slow| slow.share_of(at)) };
+        let model = &mut super::slowed::Slowed {
+            model,
+            share: self.slow.map_or(0.0, |slow| slow.share_of(at)),
+            due: &mut self.due,
+        };
         let parts = Parts { target: model, kv, proposer, text, clock: &clock };
         let (limit, chunk, depth) = (cell.batching.limit(), cell.chunk, cell.speculation.depth());
         let mut engine = Engine::new(parts, Policy { limit, chunk, depth });
@@ -223,14 +239,36 @@ impl Bench {
         Ok(Some(Pass { measured, outputs }))
     }
 
+    /// What forwards of a cell's models cost by their rows; `None` for a cell that drafts nothing, or whose models have no
+    /// room for it. Cells that share models and batch limit share the answer, in `known`.
+    pub(crate) fn row_costs(
+        &mut self,
+        cell: usize,
+        known: &mut BTreeMap<[usize; 3], RowCosts>,
+    ) -> Result<Option<RowCosts>> {
+        let Arm { cell, target, draft, requests } = &self.arms[cell];
+        let Some(draft) = *draft else { return Ok(None) };
+        let (key, sequences) = ([*target, draft, cell.batching.limit()], cell.batching.limit().min(requests.len()));
+        if let Some(costs) = known.get(&key) {
+            return Ok(Some(costs.clone()));
+        }
+        let prompts: usize = requests.iter().map(|request| request.prompt.len()).sum();
+        let context = prompts / requests.len() + cell.workload.max_new_tokens / 2;
+        let (target, draft) = (&mut *self.targets[*target].model, &mut *self.drafts[draft].model);
+        let costs = rows::costs(target, draft, Sweep { sequences, context, rows: MOST_ROWS })?;
+        known.extend(costs.clone().map(|costs| (key, costs)));
+        Ok(costs)
+    }
+
     /// Where it runs.
     pub(crate) fn device(&self) -> String {
         device::describe(&self.arms[0].cell, &self.team)
     }
 
-    /// What is known of the run before its first round, whose cells took so many passes to warm up.
-    pub(crate) fn describe(&self, began: String, parts: usize, warm_up: Vec<usize>) -> Run {
-        let models = self.targets.iter().chain(&self.drafts).map(|loaded| loaded.model.info().clone());
+    /// What is known of the run before its first round: `prepared` holds what preparing the cells brought.
+    pub(crate) fn describe(&self, began: String, parts: usize, prepared: Vec<(usize, Option<RowCosts>)>) -> Run {
+        let loaded = || self.targets.iter().chain(&self.drafts);
+        let (warm_up, row_costs) = prepared.into_iter().unzip();
         let requests = &self.arms[0].requests;
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
         Run {
@@ -239,7 +277,9 @@ impl Bench {
             began,
             machine: self.machine.clone(),
             device: self.device(),
-            models: models.collect(),
+            models: loaded().map(|loaded| loaded.model.info().clone()).collect(),
+            load_ns: loaded().map(|loaded| loaded.load_ns).collect(),
+            row_costs,
             prompts: requests.len(),
             prompt_tokens: tokens as f64 / requests.len() as f64,
             parts,

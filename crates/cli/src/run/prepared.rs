@@ -1,5 +1,6 @@
 //! A run with its models loaded and warm, ready to make rounds.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -32,14 +33,14 @@ impl Prepared {
         let mut bench = Bench::load(cells, |cell| specquant_workload::prompts(&cell.workload))?;
         let plan = Plan::of(cells, &bench.requests());
         let (began, progress) = (utc_stamp(), progress());
-        let mut warm_up = Vec::new();
+        let (mut prepared, mut known) = (Vec::new(), BTreeMap::new());
         for (at, cell) in cells.iter().enumerate() {
             progress.set_message(format!("warm-up of {} {}", cell.weights, cell.speculation));
             let Some(passes) = bench.warm_up(at, &|| interrupt.asked())? else { return Ok(None) };
-            warm_up.push(passes);
+            prepared.push((passes, bench.row_costs(at, &mut known)?));
         }
         progress.finish_and_clear();
-        let run = bench.describe(began, plan.parts, warm_up);
+        let run = bench.describe(began, plan.parts, prepared);
         Ok(Some(Prepared { bench, plan, run }))
     }
 

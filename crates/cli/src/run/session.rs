@@ -153,6 +153,8 @@ mod tests {
             prompts: 10,
             prompt_tokens: 9.0,
             parts: 10,
+            load_ns: vec![0],
+            row_costs: vec![None; cells.len()],
             warm_up: vec![3; cells.len()],
             targets: vec![0; cells.len()],
             drafts: vec![None; cells.len()],
