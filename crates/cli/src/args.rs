@@ -27,7 +27,7 @@ pub(crate) enum Command {
     /// Where a flag describes a cell, several values may be given, separated by commas: there is one cell for each
     /// combination, such as `--weights f32,f16 --speculation off,draft:4`. Every speculative cell is compared with the
     /// same cell without speculation, which is added where it is missing.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Derive the record and report of a stored run again, and print them.
     Report {
         /// The folder of a run.
@@ -36,9 +36,11 @@ pub(crate) enum Command {
     /// Run a stored run's spec once more, and say whether the same tokens and exact metrics came out.
     Rerun(RerunArgs),
     /// Continue one prompt, plain or with speculation.
-    Generate(GenerateArgs),
+    Generate(Box<GenerateArgs>),
     /// Perplexity of a text.
     Quality(QualityArgs),
+    /// Say how far numbers from this machine can be trusted, and what to fix.
+    Doctor(DoctorArgs),
     /// Look at one model.
     Model {
         #[command(subcommand)]
@@ -110,6 +112,17 @@ pub(crate) struct RunArgs {
     pub(crate) debug_slow: Option<String>,
     #[command(flatten)]
     pub(crate) cell: CellArgs,
+}
+
+/// Flags of `doctor`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Worker threads; 0 takes one for each physical core.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Size of the block that the memory's bandwidth is measured on; 8 times the cache and at least 256 unless given.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..1_048_576))]
+    pub(crate) memory: Option<u64>,
 }
 
 /// Flags of `rerun`.

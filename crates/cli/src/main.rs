@@ -3,7 +3,9 @@
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 wrong output, 2 bad input, 130 interrupted.
 
 mod args;
+mod build;
 mod device;
+mod doctor;
 mod generate;
 mod inspect;
 mod interrupt;
@@ -33,10 +35,12 @@ enum Ended {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let ended = match args.command.unwrap_or(Command::Run(args.run)) {
+    let json = args.json;
+    let ended = match args.command.unwrap_or(Command::Run(Box::new(args.run))) {
         Command::Run(run) => run::run(&run, args.json),
         Command::Report { folder } => run::report(&folder, args.json),
         Command::Rerun(rerun) => run::rerun(&rerun, args.json),
+        Command::Doctor(args) => doctor::doctor(&args, json),
         Command::Completions { shell } => completions(shell),
         Command::Generate(generate) => generate::generate(&generate, args.json),
         Command::Quality(quality) => quality::quality(&quality, args.json),

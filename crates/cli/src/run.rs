@@ -76,7 +76,7 @@ pub(crate) fn rerun(args: &RerunArgs, json: bool) -> Result<Ended> {
          must be the same; there: {} {}",
         args.folder.display(),
         digest(&old.trust.digest),
-        old.run.version,
+        old.run.build.version,
         old.run.device,
     ));
     Ok(if ended == Ended::Done { Ended::Wrong } else { ended })

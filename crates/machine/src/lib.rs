@@ -1,4 +1,10 @@
-//! What the machine is and what time it is: the facts that a stored number must name.
+//! What the machine is, what it was doing, what was built, and what time it is: the facts that a stored number must name.
+
+mod build;
+mod conditions;
+
+pub use build::Build;
+pub use conditions::{Conditions, Moment};
 
 use serde::{Deserialize, Serialize};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
@@ -16,16 +22,27 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Last-level cache of the first processor, bytes, where the operating system tells.
     pub cache_bytes: Option<u64>,
+    /// Family, model and stepping of the processor, since its name may say little.
+    pub cpu_id: Option<String>,
+    /// Whether it is a virtual machine, whose processors others may use too.
+    pub virtual_machine: Option<bool>,
+    /// How clock rates are chosen, such as `performance` or `powersave`.
+    pub governor: Option<String>,
+    /// Whether clock rates may rise above the nominal one for a while.
+    pub boost: Option<bool>,
+    /// Swap space, bytes.
+    pub swap_bytes: u64,
     /// Operating system and its version.
     pub os: String,
+    /// Version of its kernel.
+    pub kernel: Option<String>,
 }
 
 impl Machine {
     /// Reads this machine. What the operating system does not tell is `unknown`, one core or no memory.
     pub fn read() -> Machine {
-        let wanted = RefreshKind::nothing()
-            .with_cpu(CpuRefreshKind::nothing())
-            .with_memory(MemoryRefreshKind::nothing().with_ram());
+        let wanted =
+            RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()).with_memory(MemoryRefreshKind::everything());
         let system = System::new_with_specifics(wanted).ok();
         let cpus = system.as_ref().map_or(&[][..], System::cpus);
         let logical_cores = cpus.len().max(1);
@@ -36,6 +53,12 @@ impl Machine {
             logical_cores,
             memory_bytes: system.as_ref().map_or(0, System::total_memory),
             cache_bytes: last_level_cache(),
+            cpu_id: read("/proc/cpuinfo").as_deref().and_then(cpu_id),
+            virtual_machine: read("/proc/cpuinfo").as_deref().and_then(is_virtual),
+            governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            boost: read("/sys/devices/system/cpu/cpufreq/boost").map(|value| value == "1"),
+            swap_bytes: system.as_ref().map_or(0, System::total_swap),
+            kernel: System::kernel_version().ok(),
             os: System::long_os_version().unwrap_or_else(|_| std::env::consts::OS.to_string()),
         }
     }
@@ -45,6 +68,28 @@ impl Machine {
         let words = self.cpu.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
         words.take(4).collect::<Vec<_>>().join("-").to_lowercase()
     }
+}
+
+/// A short file's text, where there is such a file.
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_string())
+}
+
+/// The first processor's value of a field of `/proc/cpuinfo`.
+fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    let value =
+        |line: &'a str| line.split_once(':').filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
+    cpuinfo.lines().find_map(value)
+}
+
+fn cpu_id(cpuinfo: &str) -> Option<String> {
+    let [family, model, stepping] = ["cpu family", "model", "stepping"].map(|name| field(cpuinfo, name));
+    Some(format!("family {} model {} stepping {}", family?, model?, stepping?))
+}
+
+/// Whether the processor says that a hypervisor runs it.
+fn is_virtual(cpuinfo: &str) -> Option<bool> {
+    field(cpuinfo, "flags").map(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
 /// Linux lists the caches of a processor by level; elsewhere nothing is known.
@@ -94,6 +139,14 @@ mod tests {
         {
             assert_eq!(parse_size(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_processor_says_which_it_is() {
+        let cpuinfo = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nstepping\t: 1\nflags : fpu hypervisor lm\n";
+        assert_eq!(cpu_id(cpuinfo).unwrap(), "family 25 model 1 stepping 1");
+        assert_eq!((is_virtual(cpuinfo), is_virtual("flags : fpu"), is_virtual("")), (Some(true), Some(false), None));
+        assert_eq!(cpu_id("model : 1"), None);
     }
 
     #[test]

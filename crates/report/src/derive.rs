@@ -323,7 +323,7 @@ mod tests {
     fn every_line_survives_its_json() {
         let log = log(2, 15);
         let ends = [Line::Run(Box::new(log.run)), Line::Resumed("now".into()), Line::Ended(Ended::Precise)];
-        for line in log.rounds.into_iter().map(Line::Round).chain(ends) {
+        for line in log.rounds.into_iter().map(Box::new).map(Line::Round).chain(ends) {
             let text = serde_json::to_string(&line).unwrap();
             assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
         }

@@ -3,6 +3,7 @@
 //! These lines are the only thing that is measured; the record and every table are derived from them.
 
 use serde::{Deserialize, Serialize};
+use specquant_machine::Conditions;
 use specquant_metrics::Pass;
 
 use crate::run::Run;
@@ -14,7 +15,7 @@ pub enum Line {
     /// What is run. The first line.
     Run(Box<Run>),
     /// A round that ended.
-    Round(Round),
+    Round(Box<Round>),
     /// The run went on after it had been cut off; rounds that follow were measured from this time on, UTC.
     Resumed(String),
     /// Why there is no further round. A log without it was cut off.
@@ -55,6 +56,8 @@ pub struct Round {
     pub number: usize,
     /// For each part of the requests the arms in the order in which they ran.
     pub order: Vec<Vec<usize>>,
+    /// What the machine was doing meanwhile.
+    pub conditions: Conditions,
     /// One pass for each arm: the cells, then the control once more.
     pub passes: Vec<ArmPass>,
 }

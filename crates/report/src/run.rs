@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use specquant_core::{ModelInfo, RunSpec, Speculation, WeightFormat};
-use specquant_machine::Machine;
+use specquant_core::{FileHash, ModelInfo, RunSpec, Speculation, WeightFormat};
+use specquant_machine::{Build, Machine};
 use specquant_metrics::RowCosts;
 
 /// What is run, where, and on what.
@@ -11,8 +11,8 @@ use specquant_metrics::RowCosts;
 pub struct Run {
     /// Version of the form of `rounds.jsonl` and of the record.
     pub schema: u32,
-    /// Version of the program.
-    pub version: String,
+    /// What was built.
+    pub build: Build,
     /// When it began, UTC.
     pub began: String,
     /// Where it ran.
@@ -21,6 +21,8 @@ pub struct Run {
     pub device: String,
     /// The target models, then the draft models.
     pub models: Vec<ModelInfo>,
+    /// The files of models and prompts.
+    pub files: Vec<FileHash>,
     /// Prompts in each pass.
     pub prompts: usize,
     /// Mean tokens of a prompt.
@@ -54,7 +56,8 @@ impl Run {
     /// stand side by side. When they began and how long they took to warm up may differ.
     pub fn same(&self, other: &Run) -> Result<()> {
         let pairs = [
-            ("program", self.version.clone(), other.version.clone()),
+            ("program", format!("{:?}", self.build), format!("{:?}", other.build)),
+            ("files", format!("{:?}", self.files), format!("{:?}", other.files)),
             ("machine", format!("{:?}", self.machine), format!("{:?}", other.machine)),
             ("device", self.device.clone(), other.device.clone()),
             ("models", format!("{:?}", self.models), format!("{:?}", other.models)),

@@ -1,10 +1,10 @@
 //! A small run in numbers that are easy to follow, for tests.
 
 use specquant_core::{
-    Event, EventKind, KvDtype, Memory, ModelInfo, PhaseTimes, Reason, Rows, RunSpec, Speculation, TextSize,
+    Event, EventKind, FileHash, KvDtype, Memory, ModelInfo, PhaseTimes, Reason, Rows, RunSpec, Speculation, TextSize,
     WeightFormat,
 };
-use specquant_machine::Machine;
+use specquant_machine::{Build, Conditions, Machine};
 use specquant_metrics::{Pass, RowCosts};
 
 use crate::round::{ArmPass, Check, Digest, Ended, Log, Round};
@@ -17,22 +17,16 @@ pub(crate) fn run() -> Run {
     let wide = RunSpec { weights: WeightFormat::F32, ..plain.clone() };
     Run {
         schema: SCHEMA,
-        version: "0.0.0".into(),
+        build: build(),
         began: "20260102T030405Z".into(),
-        machine: Machine {
-            cpu: "Test CPU".into(),
-            physical_cores: 2,
-            logical_cores: 2,
-            memory_bytes: 1 << 30,
-            cache_bytes: Some(1 << 20),
-            os: "Test OS".into(),
-        },
+        machine: machine(),
         device: "cpu scalar, 2 threads".into(),
         models: vec![
             model("big", WeightFormat::F16, 2 << 20),
             model("big", WeightFormat::F32, 4 << 20),
             model("small", WeightFormat::F16, 1 << 19),
         ],
+        files: vec![FileHash { name: "big/model.safetensors".into(), bytes: 9, sha256: "11".into() }],
         prompts: 1,
         prompt_tokens: 100.0,
         parts: 1,
@@ -43,6 +37,36 @@ pub(crate) fn run() -> Run {
         cells: vec![plain, drafting, wide],
         targets: vec![0, 0, 1],
         drafts: vec![None, Some(2), None],
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        cpu: "Test CPU".into(),
+        physical_cores: 2,
+        logical_cores: 2,
+        memory_bytes: 1 << 30,
+        cache_bytes: Some(1 << 20),
+        cpu_id: None,
+        virtual_machine: Some(false),
+        governor: None,
+        boost: None,
+        swap_bytes: 0,
+        os: "Test OS".into(),
+        kernel: None,
+    }
+}
+
+fn build() -> Build {
+    Build {
+        version: "0.0.0".into(),
+        commit: "0123456789abcdef".into(),
+        dirty: "no".into(),
+        rustc: "rustc 1.0.0".into(),
+        target: "test".into(),
+        profile: "release".into(),
+        rustflags: String::new(),
+        lock_sha256: "00".into(),
     }
 }
 
@@ -83,6 +107,7 @@ fn rounds(n: usize, drafting_ms: u64) -> Vec<Round> {
         Round {
             number,
             order: vec![vec![0, 1, 2, 3]],
+            conditions: Conditions { steal_share: Some(0.01), ..Conditions::default() },
             passes: vec![
                 pass(plain(10), if number == 1 { Check::Reference } else { Check::SameBits }),
                 pass(drafting.collect(), Check::SameBits),

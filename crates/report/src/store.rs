@@ -127,7 +127,7 @@ fn read_lines(path: &Path) -> Result<(Log, u64)> {
                 let (arms, expected) = (round.passes.len(), log.run.cells.len() + 1);
                 ensure!(round.number == log.rounds.len() + 1, "{}: round {} is out of order", here(), round.number);
                 ensure!(arms == expected, "{}: a round of {arms} arms in a run of {expected}", here());
-                log.rounds.push(round);
+                log.rounds.push(*round);
             }
             (Some(log), Line::Resumed(at)) => {
                 log.resumed.push(at);
@@ -163,7 +163,7 @@ mod tests {
         let mut folder = RunFolder::create(path, "rounds = 2\n").unwrap();
         folder.append(&Line::Run(Box::new(log.run.clone()))).unwrap();
         for round in &log.rounds {
-            folder.append(&Line::Round(round.clone())).unwrap();
+            folder.append(&Line::Round(Box::new(round.clone()))).unwrap();
         }
         folder
     }
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!((read.rounds.len(), read.ended), (ended, None), "cut at {cut}");
             folder.append(&Line::Resumed("later".into())).unwrap();
             for round in &log.rounds[ended..] {
-                folder.append(&Line::Round(round.clone())).unwrap();
+                folder.append(&Line::Round(Box::new(round.clone()))).unwrap();
             }
             let read = read_log(&path).unwrap();
             assert_eq!((&read.rounds, read.resumed), (&log.rounds, vec!["later".to_string()]));
@@ -211,7 +211,11 @@ mod tests {
         let line = |line: &Line| serde_json::to_string(line).unwrap() + "\n";
         let run = line(&Line::Run(Box::new(log.run.clone())));
         let round = |number, arms| {
-            line(&Line::Round(Round { number, order: vec![], passes: vec![log.rounds[0].passes[0].clone(); arms] }))
+            line(&Line::Round(Box::new(Round {
+                number,
+                passes: vec![log.rounds[0].passes[0].clone(); arms],
+                ..log.rounds[0].clone()
+            })))
         };
         for (text, expected) in [
             (String::new(), "no line is whole"),

@@ -95,7 +95,7 @@ pub fn header(record: &Record) -> String {
     facts.push(rounds(record));
     format!(
         "specquant {} | {} | {} | {}\n{}",
-        run.version,
+        run.build.version,
         models.join(" + "),
         run.machine.cpu,
         run.device,

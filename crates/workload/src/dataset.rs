@@ -6,14 +6,16 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use specquant_core::Workload;
+use specquant_core::{FileHash, Workload};
 
 use crate::choose::choose;
 use crate::prompts::{Prompt, parse};
 
+const BUNDLED: &str = include_str!("../../../models/data/prompts.jsonl");
+
 /// The bundled prompts: code, documentation, configuration and repetitive text.
 pub fn bundled() -> Result<Vec<Prompt>> {
-    parse("the bundled prompts", include_str!("../../../models/data/prompts.jsonl"))
+    parse("the bundled prompts", BUNDLED)
 }
 
 /// The bundled text for measuring perplexity; no part of it was trained on.
@@ -27,6 +29,15 @@ pub fn load(path: &Path) -> Result<Vec<Prompt>> {
     let content = fs::read_to_string(path)
         .with_context(|| format!("cannot read the prompts in `{name}`: give a JSONL file in UTF-8, or `bundled`"))?;
     parse(&name, &content)
+}
+
+/// Which prompts a workload chooses from.
+pub fn hash(workload: &Workload) -> Result<FileHash> {
+    let name = workload.prompts.as_str();
+    Ok(match name {
+        "bundled" => FileHash::of("bundled prompts".into(), BUNDLED.as_bytes()),
+        path => FileHash::of(name.into(), &fs::read(path).with_context(|| format!("cannot read `{name}`"))?),
+    })
 }
 
 /// The prompts that a workload names, as many as it asks for.

@@ -9,7 +9,7 @@ mod prompts;
 mod warm;
 
 pub use choose::choose;
-pub use dataset::{bundled, eval_text, load, prompts};
+pub use dataset::{bundled, eval_text, hash, load, prompts};
 pub use generate::generate;
 pub use prompts::{Prompt, parse};
 pub use warm::warm_up;

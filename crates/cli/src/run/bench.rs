@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use specquant_core::{Clock, Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
+use specquant_core::{Clock, FileHash, Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
 use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Sweep, Wall, drive};
 use specquant_kernels::Team;
 use specquant_kv::allocator;
@@ -31,6 +31,7 @@ pub(crate) struct Bench {
     targets: Vec<Loaded>,
     drafts: Vec<Loaded>,
     arms: Vec<Arm>,
+    files: Vec<FileHash>,
     #[cfg(feature = "debug-knobs")]
     pub(crate) slow: Option<super::slowed::Slow>,
     #[cfg(feature = "debug-knobs")]
@@ -98,6 +99,7 @@ impl Bench {
             targets,
             drafts,
             arms,
+            files: Vec::new(),
             #[cfg(feature = "debug-knobs")]
             slow: None,
             #[cfg(feature = "debug-knobs")]
@@ -260,6 +262,20 @@ impl Bench {
         Ok(costs)
     }
 
+    /// Hashes all files that decide what comes out.
+    pub(crate) fn hash(&mut self) -> Result<()> {
+        let sources: Vec<Vec<FileHash>> =
+            self.sources.values().map(|source| source.files.hashes()).collect::<Result<_>>()?;
+        let prompts = self.arms.iter().map(|arm| specquant_workload::hash(&arm.cell.workload));
+        self.files = sources.concat();
+        for hash in prompts.collect::<Result<Vec<_>>>()? {
+            if !self.files.contains(&hash) {
+                self.files.push(hash);
+            }
+        }
+        Ok(())
+    }
+
     /// Where it runs.
     pub(crate) fn device(&self) -> String {
         device::describe(&self.arms[0].cell, &self.team)
@@ -273,7 +289,8 @@ impl Bench {
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
         Run {
             schema: SCHEMA,
-            version: env!("CARGO_PKG_VERSION").into(),
+            build: crate::build::build(),
+            files: self.files.clone(),
             began,
             machine: self.machine.clone(),
             device: self.device(),

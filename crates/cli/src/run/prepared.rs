@@ -40,6 +40,7 @@ impl Prepared {
             prepared.push((passes, bench.row_costs(at, &mut known)?));
         }
         progress.finish_and_clear();
+        bench.hash()?;
         let run = bench.describe(began, plan.parts, prepared);
         Ok(Some(Prepared { bench, plan, run }))
     }
@@ -72,7 +73,7 @@ impl Prepared {
 /// Stores the last round of a log.
 fn keep(log: &Log, folder: &mut RunFolder, progress: &ProgressBar) -> Result<()> {
     let Some(round) = log.rounds.last() else { return Ok(()) };
-    folder.append(&Line::Round(round.clone()))?;
+    folder.append(&Line::Round(Box::new(round.clone())))?;
     progress.set_message(state(log)?);
     // Deriving takes longer the more rounds there are, and what is on disk can be derived again at any time.
     if round.number.is_power_of_two() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use specquant_core::{Clock, RunSpec};
+use specquant_machine::Moment;
 use specquant_report::{ArmPass, Check, Digest, Ended, Log, Round, intervals};
 
 use super::bench::Pass;
@@ -41,12 +42,13 @@ impl Session<'_> {
                 return Ok(ended);
             }
             let number = log.rounds.len() + 1;
+            let before = Moment::now();
             let Some((order, passes)) = self.round(number)? else { return Ok(Ended::Interrupted) };
             longest = longest.max(self.clock.now() - now);
             let arms = 0..self.plan.arms;
             let checks: Vec<Check> = arms.map(|arm| check(self.cells, arm, &passes, first.as_deref())).collect();
             let passes_of_arms = passes.iter().zip(checks).map(arm_pass).collect();
-            log.rounds.push(Round { number, order, passes: passes_of_arms });
+            log.rounds.push(Round { number, order, conditions: Moment::now().since(&before), passes: passes_of_arms });
             first.get_or_insert(passes);
             keep(log)?;
         }
@@ -145,7 +147,8 @@ mod tests {
         let mut machine = Machine { clock: &clock, steps, noise, served: 0 };
         let run = Run {
             schema: SCHEMA,
-            version: String::new(),
+            build: crate::build::build(),
+            files: Vec::new(),
             began: String::new(),
             machine: specquant_machine::Machine::read(),
             device: String::new(),

@@ -10,8 +10,10 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use specquant_core::FileHash;
 use specquant_kernels::Mapped;
 
+use super::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::tokenizer::Tokenizer;
 
@@ -99,6 +101,21 @@ impl ModelFiles {
             );
         }
         Ok(tokenizer)
+    }
+
+    /// The hashes of all files that the model is made of.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn hashes(&self) -> Result<Vec<FileHash>> {
+        let hash = |file: &str, content: &[u8]| FileHash::of(format!("{}/{file}", self.name), content);
+        let mut hashes = Vec::new();
+        for file in ["config.json", "generation_config.json", "tokenizer.json"] {
+            hashes.extend(self.read_if_there(file)?.map(|content| hash(file, &content)));
+        }
+        let checkpoint = Checkpoint::open(self)?;
+        hashes.extend(checkpoint.shards().iter().map(|shard| hash(&shard.file, &shard.bytes)));
+        Ok(hashes)
     }
 
     /// Where the files are, for messages.
