@@ -46,6 +46,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ModelCommand,
     },
+    /// Print the JSON Schema of a run's record.json.
+    Schema,
+    /// Print what every metric is: its place in a record, unit, whether it is exact, and how it comes about.
+    Metrics,
     /// Print a script that completes specquant's flags in a shell.
     Completions {
         /// The shell.

@@ -9,6 +9,7 @@ mod doctor;
 mod generate;
 mod inspect;
 mod interrupt;
+mod metrics;
 mod overlay;
 mod quality;
 mod run;
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         Command::Report { folder } => run::report(&folder, args.json),
         Command::Rerun(rerun) => run::rerun(&rerun, args.json),
         Command::Doctor(args) => doctor::doctor(&args, json),
+        Command::Schema => show(&format!("{:#}", specquant_report::schema())).map(|()| Ended::Done),
+        Command::Metrics => metrics::metrics(json),
         Command::Completions { shell } => completions(shell),
         Command::Generate(generate) => generate::generate(&generate, args.json),
         Command::Quality(quality) => quality::quality(&quality, args.json),

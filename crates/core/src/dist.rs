@@ -6,12 +6,13 @@
 use std::cmp::Ordering;
 
 use anyhow::{Result, ensure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::scores::greedy;
 
 /// How a request picks its tokens. Filters apply in the order of the fields.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sampling {
     /// Logits are divided by this; 0 always takes the best token.

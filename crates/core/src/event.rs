@@ -2,6 +2,7 @@
 //!
 //! Times are nanoseconds from the start of the run, read after the thing has happened.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One thing that happened.
@@ -142,7 +143,7 @@ pub enum Reason {
 }
 
 /// Token rows of one step, by what they are for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Rows {
     /// Rows that enter a prompt, or a preempted sequence, into the cache.
     pub prefill: usize,
@@ -153,7 +154,7 @@ pub struct Rows {
 }
 
 /// Nanoseconds of one step, by phase.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct PhaseTimes {
     /// The draft model entering prompts into its cache.
     pub draft_prefill: u64,

@@ -1,10 +1,11 @@
 //! Which file it was: a name, a length and a hash of the content.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// A file that decided what came out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct FileHash {
     /// What it is called, such as `bundled target/model.safetensors`.
     pub name: String,

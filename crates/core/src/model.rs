@@ -1,6 +1,7 @@
 //! The trait behind which every model runs, and what a model says of itself.
 
 use anyhow::Result;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::axis::{KvDtype, WeightFormat};
@@ -26,7 +27,7 @@ pub trait Model: Send {
 }
 
 /// Shape, formats and memory of a loaded model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// The folder's name, or `bundled target`.
     pub name: String,
@@ -43,8 +44,10 @@ pub struct ModelInfo {
     /// Ids that end a text.
     pub eos: Vec<u32>,
     /// Format of the weights while running.
+    #[schemars(with = "String")]
     pub weights: WeightFormat,
     /// Format of keys and values.
+    #[schemars(with = "String")]
     pub kv_dtype: KvDtype,
     /// KV cache slots, one for each token.
     pub kv_slots: usize,
@@ -55,7 +58,7 @@ pub struct ModelInfo {
 }
 
 /// Bytes that a loaded model holds, by part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Memory {
     /// Packed matrices, the head among them, padding included.
     pub matrices: u64,

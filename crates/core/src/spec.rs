@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::axis::{Batching, Kv, KvDtype, Speculation, WeightFormat};
@@ -12,7 +13,7 @@ use crate::dist::Sampling;
 use crate::slo::Slo;
 
 /// One cell of an experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunSpec {
     /// Target model: a Hugging Face folder, or `bundled`.
@@ -20,20 +21,26 @@ pub struct RunSpec {
     /// Draft model: a Hugging Face folder, or `bundled`. Loaded only where speculation needs it.
     pub draft: String,
     /// Weight format of the target.
+    #[schemars(with = "String")]
     pub weights: WeightFormat,
     /// Weight format of the draft; the target's unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub draft_weights: Option<WeightFormat>,
     /// KV allocator.
+    #[schemars(with = "String")]
     pub kv: Kv,
     /// KV cache format of target and draft; what goes with the weights unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub kv_dtype: Option<KvDtype>,
     /// Which requests run together.
+    #[schemars(with = "String")]
     pub batching: Batching,
     /// Most prompt tokens that one step takes in for a sequence.
     pub chunk: usize,
     /// Where draft tokens come from.
+    #[schemars(with = "String")]
     pub speculation: Speculation,
     /// Where the models run: `auto` or `cpu`.
     pub device: String,
@@ -50,9 +57,11 @@ pub struct RunSpec {
     /// No round begins that would probably end later than this after the first began. Text such as `45s` or `3m`;
     /// 45 s where neither this nor `rounds` is given.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub time_budget: Option<Duration>,
     /// Latency limits, such as `ttft:200,tpot:50` in milliseconds; the goodput counts requests that keep them.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub slo: Option<Slo>,
     /// What the machine costs in an hour; the cost of tokens follows from it, in the same unit of money.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +73,7 @@ pub struct RunSpec {
 }
 
 /// The requests of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Workload {
     /// A JSONL file with a `prompt` on each line, or `bundled`.

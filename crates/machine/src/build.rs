@@ -1,9 +1,10 @@
 //! What was built: the facts that only the build knows.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the program came about. What the build could not tell is `unknown`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Build {
     /// Version of the program.
     pub version: String,

@@ -6,11 +6,12 @@ mod conditions;
 pub use build::Build;
 pub use conditions::{Conditions, Moment};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 /// The machine that a run was made on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's own name, such as `AMD EPYC 9654`.
     pub cpu: String,

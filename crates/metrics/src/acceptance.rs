@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::{Event, EventKind};
 
 /// Drafting steps: those of one sequence in which at least one draft token was verified.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Acceptance {
     /// The counts for each draft length that occurred, ascending.
     pub by_length: Vec<DraftLength>,
@@ -19,7 +20,7 @@ pub struct Acceptance {
 }
 
 /// The drafting steps with one draft length.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct DraftLength {
     /// Tokens drafted in each of the steps.
     pub length: usize,
@@ -30,7 +31,7 @@ pub struct DraftLength {
 }
 
 /// The figures that are printed of an `Acceptance`. Each is `None` where it would divide by zero.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AcceptanceRates {
     /// N: steps with at least one draft token.
     pub drafting_steps: u64,

@@ -3,6 +3,7 @@
 //! Where an emission brings several tokens, as under speculation, the definitions part, and only a log of (time, tokens)
 //! lets all of them be computed. None is right or wrong; a number without its definition is.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spread::Spread;
@@ -10,7 +11,7 @@ use crate::timeline::Gap;
 
 /// The spread of inter-token latencies under each definition, in milliseconds, over the gaps of finished requests. `None`
 /// where there is no gap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ItlConventions {
     /// One value for each gap between emissions, however many tokens end it (vLLM).
     pub per_emission_ms: Option<Spread>,

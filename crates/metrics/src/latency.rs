@@ -2,6 +2,7 @@
 //!
 //! Aborted, rejected and unfinished requests are counted and have no part in any latency.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::Reason;
 
@@ -10,7 +11,7 @@ use crate::spread::Spread;
 use crate::timeline::{Outcome, Timeline, Wait};
 
 /// Latencies over finished requests, in milliseconds. A spread is `None` where no request has the value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Latency {
     /// Queue time: first admission - arrival.
     pub queue_ms: Option<Spread>,
@@ -37,7 +38,7 @@ pub struct Latency {
 }
 
 /// How many requests and tokens there were, and what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Counts {
     /// Requests in the log.
     pub requests: u64,

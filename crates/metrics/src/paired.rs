@@ -4,13 +4,14 @@
 //! normal, which makes the interval Student's t on log ratios and the estimate their geometric mean.
 
 use anyhow::{Context, Result, ensure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::bootstrap;
 
 /// The ratio of an arm's values to its control's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Paired {
     /// Rounds.
     pub n: usize,
@@ -31,7 +32,7 @@ pub struct Paired {
 const POWER: f64 = 0.8;
 
 /// A two-sided confidence interval of a ratio.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Interval {
     /// Confidence level, such as 0.95.
     pub level: f64,

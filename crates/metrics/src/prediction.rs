@@ -4,13 +4,14 @@
 //! draft tokens ought to cost T(j+1) / T(1) target forwards, j draft forwards, and what a plain step spends outside the
 //! forward.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::acceptance::Acceptance;
 use crate::steps::{StepCost, StepCosts};
 
 /// T(n): what a target forward costs by the number of rows that it runs for each sequence.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RowCosts {
     /// Sequences in each of the forwards.
     pub sequences: usize,
@@ -23,7 +24,7 @@ pub struct RowCosts {
 }
 
 /// Parts of a cost per token, in control steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PhaseCosts {
     /// Proposing draft tokens.
     pub draft: f64,
@@ -40,7 +41,7 @@ pub struct PhaseCosts {
 }
 
 /// Predicted against measured speed-up of decoding.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Prediction {
     /// Predicted from T(n), the draft's cost and the acceptance counts.
     pub speedup: f64,

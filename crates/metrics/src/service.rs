@@ -1,5 +1,6 @@
 //! What the service was worth: requests that kept their latency limits, and what tokens cost.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::Slo;
 
@@ -7,7 +8,7 @@ use crate::summary::Pass;
 use crate::timeline::Timeline;
 
 /// How many requests were served within their limits.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Goodput {
     /// Requests that met every limit.
     pub met: u64,
@@ -18,7 +19,7 @@ pub struct Goodput {
 }
 
 /// What output tokens cost in money, in the unit of the price.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Cost {
     /// Of 1,000 output tokens: price per hour x hours of wall x 1,000 / output tokens.
     pub per_1k_tokens: f64,

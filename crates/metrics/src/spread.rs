@@ -3,11 +3,12 @@
 //! A percentile is a value of the sample, by nearest rank on a sorted copy, and is never interpolated. One that is the
 //! maximum only because the sample is too small to hold it is marked as unsupported.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, DiscreteCDF};
 
 /// A sample in short. All values carry the unit that the holding field names.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Spread {
     /// Size of the sample, at least 1.
     pub n: usize,
@@ -28,7 +29,7 @@ pub struct Spread {
 }
 
 /// The value at rank ceil(p x n) of the sorted sample.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Percentile {
     /// The value.
     pub value: f64,

@@ -3,11 +3,12 @@
 //! A step counts as prefill or decode only if all its rows are of that kind, rows under verification being decode;
 //! the time of any other step is mixed and is never apportioned.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::{Event, EventKind, PhaseTimes, Rows};
 
 /// Steps of one kind, summed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct StepCost {
     /// How many steps.
     pub steps: u64,
@@ -20,7 +21,7 @@ pub struct StepCost {
 }
 
 /// All steps, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct StepCosts {
     /// Steps with prefill rows only.
     pub prefill: StepCost,

@@ -3,6 +3,7 @@
 //! A pass keeps what its events say in integers; a summary is derived from passes and can be derived again from
 //! stored ones. Over several passes, sums are added before they are divided.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::Event;
 
@@ -26,7 +27,7 @@ pub struct Pass {
 }
 
 /// Every metric of one arm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Summary {
     /// Passes that were summed.
     pub passes: usize,

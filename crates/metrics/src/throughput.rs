@@ -3,6 +3,7 @@
 //! Every rate is a sum over a sum, never a mean of rates, and only output counts: neither rejected draft tokens nor
 //! the tokens of requests that did not finish.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::TextSize;
 
@@ -11,7 +12,7 @@ use crate::steps::StepCosts;
 use crate::timeline::Timeline;
 
 /// What came out of the whole run per second of its wall time. Rates are `None` where no time passed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Throughput {
     /// Wall time: last event - first arrival, summed over passes, in seconds.
     pub wall_s: f64,
@@ -30,7 +31,7 @@ pub struct Throughput {
 }
 
 /// Rates of steps of one kind, with the share of step time that they cover. `None` where there are no such steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PhaseRates {
     /// Prefill rows / time of prefill steps. Rows that a preempted sequence computes again are among them.
     pub prefill_tok_s: Option<f64>,

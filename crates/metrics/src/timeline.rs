@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::{Event, EventKind, Held, Reason, TextSize};
 
@@ -59,7 +60,7 @@ pub struct Gap {
 }
 
 /// Time spent waiting for admission, by what was waited for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Wait {
     /// The KV cache had no room.
     pub pool_full_ns: u64,

@@ -11,6 +11,7 @@ mod round;
 mod run;
 #[cfg(test)]
 mod sample;
+mod schema;
 mod store;
 mod table;
 
@@ -19,5 +20,6 @@ pub use derive::intervals;
 pub use record::{Arm, Costs, Record, Speedup, Trust, Verdict};
 pub use round::{ArmPass, Check, Digest, Ended, Line, Log, Round};
 pub use run::{Run, SCHEMA, control};
+pub use schema::schema;
 pub use store::{RunFolder, read_log, read_spec, write};
 pub use table::{header, markdown, text};

@@ -1,5 +1,6 @@
 //! A run's record: what was run, on what machine, what each cell achieved, and how far it can be trusted.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use specquant_core::{RunSpec, Speculation};
 use specquant_metrics::{Cost, Goodput, Paired, Prediction, Summary};
@@ -8,7 +9,7 @@ use crate::round::Ended;
 use crate::run::Run;
 
 /// A run and what came of it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Record {
     /// What was run.
     #[serde(flatten)]
@@ -28,7 +29,7 @@ pub struct Record {
 }
 
 /// What the rounds say of their own noise.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Trust {
     /// Decode rate of the control's second pass over its first one's, with its interval at 99.9%; `None` where nothing
     /// was decoded. The truth is 1.
@@ -44,7 +45,7 @@ pub struct Trust {
 }
 
 /// What one cell achieved.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Arm {
     /// The cell.
     pub spec: RunSpec,
@@ -70,7 +71,7 @@ pub struct Arm {
 }
 
 /// Ratios to another arm, paired by round; above 1 this arm is faster.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Speedup {
     /// Ratio of decode rates, `decode_tok_s`.
     pub decode: Paired,
@@ -81,7 +82,7 @@ pub struct Speedup {
 }
 
 /// Costs of a speculative arm's steps in units of its control's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Costs {
     /// c: time of one draft token / time of a plain step's target forward.
     pub draft_token: f64,
@@ -94,7 +95,7 @@ pub struct Costs {
 }
 
 /// The worst check of all rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The reference of other arms, equal to itself in every round.

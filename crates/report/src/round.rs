@@ -2,6 +2,7 @@
 //!
 //! These lines are the only thing that is measured; the record and every table are derived from them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_machine::Conditions;
 use specquant_metrics::Pass;
@@ -36,7 +37,7 @@ pub struct Log {
 }
 
 /// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// It made as many rounds as were asked for.

@@ -1,13 +1,14 @@
 //! What is known of a run before its first round.
 
 use anyhow::{Result, ensure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::{FileHash, ModelInfo, RunSpec, Speculation, WeightFormat};
 use specquant_machine::{Build, Machine};
 use specquant_metrics::RowCosts;
 
 /// What is run, where, and on what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Run {
     /// Version of the form of `rounds.jsonl` and of the record.
     pub schema: u32,
