@@ -83,6 +83,9 @@ pub(crate) struct RunArgs {
     /// What the machine costs in an hour; adds the cost of tokens.
     #[arg(long, allow_negative_numbers = true, value_name = "MONEY")]
     pub(crate) price: Option<String>,
+    /// Print cells, memory and time, and run nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// Print the spec that these flags make, and run nothing.
     #[arg(long)]
     pub(crate) print_spec: bool,

@@ -13,7 +13,7 @@ use crate::args::{CellArgs, RunArgs};
 pub(crate) fn run_table(args: &RunArgs) -> Result<Table> {
     let mut table = match &args.spec {
         Some(path) => read(path)?,
-        None => default_comparison(),
+        None => default_comparison(args),
     };
     for assignment in &args.set {
         let (key, value) = assignment
@@ -46,10 +46,22 @@ pub(crate) fn cell_table(args: &CellArgs) -> Result<Table> {
     Ok(table)
 }
 
-/// What a bare `specquant run` compares.
-fn default_comparison() -> Table {
-    let cells = ["off", "draft:2", "draft:4"].map(text);
-    Table::from_iter([("speculation".to_string(), Value::Array(cells.to_vec()))])
+/// What `specquant run` compares where the flags do not say: plain f32, and f16 with and without a draft. Whoever chooses
+/// weights or speculation gets the combinations of what was chosen.
+fn default_comparison(args: &RunArgs) -> Table {
+    let sets = |key: &str| args.set.iter().any(|set| set.split('=').next().is_some_and(|name| name.trim() == key));
+    let lengths = Value::Array(["off", "draft:2", "draft:4"].map(text).to_vec());
+    let chosen =
+        args.cell.weights.is_some() || args.cell.speculation.is_some() || sets("weights") || sets("speculation");
+    if chosen {
+        return Table::from_iter([("speculation".to_string(), lengths)]);
+    }
+    let f32 = [("weights", text("f32")), ("speculation", text("off"))];
+    let f16 = [("weights", text("f16")), ("speculation", lengths)];
+    let cell = |values: [(&str, Value); 2]| {
+        Value::Table(values.map(|(key, value)| (key.to_string(), value)).into_iter().collect())
+    };
+    Table::from_iter([("cells".to_string(), Value::Array(vec![cell(f32), cell(f16)]))])
 }
 
 fn names_num_prompts(table: &Table) -> bool {

@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod dry;
 mod plan;
 mod prepared;
 mod print;
@@ -39,6 +40,9 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> Result<Ended> {
     if args.print_spec {
         cells(&spec, named.as_deref())?;
         return show(spec.trim_end()).map(|()| Ended::Done);
+    }
+    if args.dry_run {
+        return dry::dry(&cells(&spec, named.as_deref())?).map(|()| Ended::Done);
     }
     let record = Start {
         spec: &spec,

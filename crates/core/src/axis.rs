@@ -73,6 +73,14 @@ impl KvDtype {
 }
 
 impl WeightFormat {
+    /// Bytes of so many stored elements, without padding.
+    pub fn bytes(self, elements: u64) -> u64 {
+        match self {
+            WeightFormat::F32 => 4 * elements,
+            WeightFormat::F16 | WeightFormat::Bf16 => 2 * elements,
+        }
+    }
+
     /// The KV dtype that goes with these weights unless the spec names another.
     pub fn default_kv_dtype(self) -> KvDtype {
         match self {

@@ -79,6 +79,11 @@ impl Moment {
         }
     }
 
+    /// Memory that could be had without swapping, bytes.
+    pub fn memory_available(&self) -> Option<u64> {
+        self.memory.available
+    }
+
     /// What was seen from an earlier moment to this one.
     pub fn since(&self, earlier: &Moment) -> Conditions {
         let ticks = self.ticks.zip(earlier.ticks);

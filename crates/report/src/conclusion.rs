@@ -1,7 +1,6 @@
 //! What a run means, in words: the choice, the reason, and the limit of what was seen.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 
 use specquant_core::Speculation;
 
@@ -9,7 +8,7 @@ use specquant_metrics::{PhaseCosts, Prediction};
 
 use crate::names::Names;
 use crate::record::{Arm, Costs, Record, Speedup, Verdict, label};
-use crate::table::{interval, parameters};
+use crate::table::interval;
 
 /// Comparisons that chance alone makes look like this less often, all of a run judged together, are taken as real.
 const SIGNIFICANT: f64 = 0.05;
@@ -41,21 +40,6 @@ fn formats(record: &Record, names: &Names) -> Option<String> {
         |arm: &Arm| Some(format!("{} {}", names.control(&arm.spec), interval(&arm.vs_control.as_ref()?.decode)));
     let ratios: Vec<String> = plain.filter_map(compare).collect();
     (!ratios.is_empty()).then(|| format!("=> Plain decode against f16: {}.", ratios.join("; ")))
-}
-
-/// What of the table does not carry over to other models or machines, if anything.
-pub fn caution(record: &Record) -> Option<String> {
-    let cache = record.run.machine.cache_bytes?;
-    let cached = record.run.models.iter().filter(|model| model.memory.matrices <= cache);
-    let names: BTreeSet<String> = cached.map(|model| parameters(model.parameters)).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "Caution: models that fit in this processor's {} MiB of cache: {}. What formats gain there does not carry \
-             over to larger ones.",
-            cache >> 20,
-            Vec::from_iter(names).join(", ")
-        )
-    })
 }
 
 /// An arm that was to draft and never did.

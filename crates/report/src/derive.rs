@@ -9,7 +9,7 @@ use specquant_metrics::{
     Cost, Goodput, Interval, Paired, Pass, Prediction, StepMeans, Summary, holm, paired, resampled,
 };
 
-use crate::record::{Arm, Costs, Record, Speedup, Trust, Verdict, label};
+use crate::record::{Arm, Costs, Disturbance, Record, Speedup, Trust, Verdict, label};
 use crate::round::{ArmPass, Check, Ended, Log, Round};
 use crate::run::Run;
 
@@ -31,6 +31,7 @@ impl Record {
         let interrupted = matches!(ended, None | Some(Ended::Interrupted));
         Ok(Record {
             trust: trust(log, &rates, &arms)?,
+            disturbance: disturbance(rounds),
             run: run.clone(),
             rounds: rounds.len(),
             resumed: resumed.clone(),
@@ -150,6 +151,21 @@ fn judge_together(arms: &mut [Arm]) {
     let p: Vec<f64> = judged.iter().filter_map(|speedups| speedups[0].decode.p).collect();
     for (speedups, adjusted) in judged.into_iter().zip(holm(&p)) {
         speedups.into_iter().for_each(|speedup| speedup.adjusted_p = Some(adjusted));
+    }
+}
+
+/// The worst of the rounds' conditions, or their mean for a share.
+fn disturbance(rounds: &[Round]) -> Disturbance {
+    let seen = || rounds.iter().map(|round| &round.conditions);
+    let shares: Option<Vec<f64>> = seen().map(|conditions| conditions.steal_share).collect();
+    let rates = || seen().filter_map(|conditions| conditions.mhz);
+    let lowest = rates().map(|[low, ..]| low).reduce(f64::min);
+    Disturbance {
+        steal_share: shares.map(|shares| shares.iter().sum::<f64>() / rounds.len() as f64),
+        throttled: seen().map(|conditions| conditions.throttled).sum(),
+        major_faults: seen().map(|conditions| conditions.major_faults).sum(),
+        mhz: lowest.zip(rates().map(|[.., high]| high).reduce(f64::max)).map(|(low, high)| [low, high]),
+        load: seen().filter_map(|conditions| conditions.load).reduce(f64::max),
     }
 }
 

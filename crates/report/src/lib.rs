@@ -14,12 +14,14 @@ mod sample;
 mod schema;
 mod store;
 mod table;
+mod trust;
 
-pub use conclusion::{caution, conclusion};
+pub use conclusion::conclusion;
 pub use derive::intervals;
-pub use record::{Arm, Costs, Record, Speedup, Trust, Verdict};
+pub use record::{Arm, Costs, Disturbance, Record, Speedup, Trust, Verdict};
 pub use round::{ArmPass, Check, Digest, Ended, Line, Log, Round};
 pub use run::{Run, SCHEMA, control};
 pub use schema::schema;
 pub use store::{RunFolder, read_log, read_spec, write};
 pub use table::{header, markdown, text};
+pub use trust::{caution, latency, trust};

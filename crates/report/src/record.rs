@@ -24,6 +24,8 @@ pub struct Record {
     pub interrupted: bool,
     /// How far its numbers can be trusted.
     pub trust: Trust,
+    /// What the machine did in all rounds that disturbs a measurement.
+    pub disturbance: Disturbance,
     /// One for each cell.
     pub arms: Vec<Arm>,
 }
@@ -42,6 +44,21 @@ pub struct Trust {
     /// One hash over the output tokens, their logits' bits and the acceptance counts of every cell: equal in two runs of
     /// a spec on one instruction-set path. `None` if the rounds of this run differ in them.
     pub digest: Option<String>,
+}
+
+/// What disturbed the rounds. `None` where the operating system does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
+pub struct Disturbance {
+    /// Mean share of processor time that a hypervisor gave to others.
+    pub steal_share: Option<f64>,
+    /// Times that a processor slowed down for heat.
+    pub throttled: Option<u64>,
+    /// Pages of the program that had to be read from disk.
+    pub major_faults: Option<u64>,
+    /// Lowest and highest clock rate seen, MHz.
+    pub mhz: Option<[f64; 2]>,
+    /// Highest load average seen.
+    pub load: Option<f64>,
 }
 
 /// What one cell achieved.

@@ -26,7 +26,7 @@ mod tests {
         let published: Value = serde_json::from_str(include_str!("../../../schema/record.schema.json")).unwrap();
         let message =
             "a record's form has changed: count SCHEMA up, then `specquant schema > schema/record.schema.json`";
-        assert_eq!(published, schema(), "{message}");
+        assert!(published == schema(), "{message}");
     }
 
     #[test]

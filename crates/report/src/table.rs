@@ -233,14 +233,23 @@ fn verdict(verdict: &Verdict) -> String {
 mod tests {
     use super::*;
     use crate::sample::log;
-    use crate::{Check, Log, caution, conclusion};
+    use crate::{Check, Log, caution, conclusion, latency, trust};
 
     #[test]
     fn a_run_reads_well_on_a_terminal_and_as_markdown() {
         let record = Record::derive(&log(3, 15)).unwrap();
         insta::assert_snapshot!("terminal", format!("{}\n{}", header(&record), text(&record)));
         insta::assert_snapshot!("markdown", markdown(&record));
-        insta::assert_snapshot!("notes", format!("{}\n{}", caution(&record).unwrap(), conclusion(&record)));
+        insta::assert_snapshot!(
+            "notes",
+            format!(
+                "{}\n{}\n{}\n{}",
+                latency(&record).unwrap(),
+                trust(&record),
+                caution(&record).unwrap(),
+                conclusion(&record)
+            )
+        );
     }
 
     #[test]

@@ -163,9 +163,10 @@ impl Bench {
 
     /// The place of a cell's model, loaded if it is not yet.
     fn model(&mut self, cell: &RunSpec, role: Role, slots: usize) -> Result<usize> {
-        let (weights, loaded) = match role {
-            Role::Target => (cell.weights, &mut self.targets),
-            Role::Draft => (cell.draft_weights(), &mut self.drafts),
+        let weights = role.weights(cell);
+        let loaded = match role {
+            Role::Target => &mut self.targets,
+            Role::Draft => &mut self.drafts,
         };
         let kv_dtype = cell.kv_dtype.unwrap_or(weights.default_kv_dtype());
         let key = Key { source: role.source(cell), weights, kv_dtype };
@@ -308,22 +309,32 @@ impl Bench {
     }
 }
 
+/// What a model is for.
 #[derive(Clone, Copy)]
-enum Role {
+pub(crate) enum Role {
     Target,
     Draft,
 }
 
 impl Role {
-    fn name(self) -> &'static str {
+    /// As messages call it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Role::Target => "target",
             Role::Draft => "draft",
         }
     }
 
+    /// Its weight format in a cell.
+    pub(crate) fn weights(self, cell: &RunSpec) -> WeightFormat {
+        match self {
+            Role::Target => cell.weights,
+            Role::Draft => cell.draft_weights(),
+        }
+    }
+
     /// The name under which the model of a cell is opened: `bundled` is the bundled model of this role.
-    fn source(self, cell: &RunSpec) -> String {
+    pub(crate) fn source(self, cell: &RunSpec) -> String {
         let name = match self {
             Role::Target => &cell.target,
             Role::Draft => &cell.draft,
@@ -333,7 +344,7 @@ impl Role {
 }
 
 /// KV slots with which all of a cell's sequences that run together can reach their full length, in whole blocks.
-fn slots_of(cell: &RunSpec, requests: &[Request], context: usize) -> usize {
+pub(crate) fn slots_of(cell: &RunSpec, requests: &[Request], context: usize) -> usize {
     let block = match cell.kv {
         Kv::Contiguous => 1,
         Kv::Paged { block } => block as usize,

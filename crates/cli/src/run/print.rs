@@ -24,5 +24,8 @@ pub(crate) fn screen(record: &Record, folder: &Path) -> String {
 
 /// What must be known to read the table, and what it means.
 fn notes(record: &Record) -> Vec<String> {
-    specquant_report::caution(record).into_iter().chain([specquant_report::conclusion(record)]).collect()
+    let latency = specquant_report::latency(record);
+    let (trust, caution) = (specquant_report::trust(record), specquant_report::caution(record));
+    let lines = latency.into_iter().chain([trust]).chain(caution);
+    lines.chain([specquant_report::conclusion(record)]).collect()
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use serde::Serialize;
+use specquant_core::{KvDtype, Memory, WeightFormat};
 
-use super::check::check;
+use super::check::{EMBEDDING, check, expected};
 use super::checkpoint::Checkpoint;
 use super::files::ModelFiles;
 use crate::config::Config;
@@ -46,6 +47,29 @@ pub struct DtypeSize {
 }
 
 impl ModelFiles {
+    /// Bytes that the loaded model will hold, without padding: what `load` would count, told from the headers alone.
+    ///
+    /// # Errors
+    /// As `summary`.
+    pub fn footprint(&self, weights: WeightFormat, kv_dtype: KvDtype, kv_slots: usize) -> Result<Memory> {
+        let config = self.config()?;
+        let checkpoint = Checkpoint::open(self)?;
+        check(&checkpoint, &config)?;
+        let table = checkpoint.matrix(EMBEDDING)?.bytes.len() as u64;
+        let (mut matrices, mut vectors) = (0, 0);
+        for (name, shape) in expected(&config) {
+            let elements: usize = shape.iter().product();
+            match shape.len() {
+                1 => vectors += elements as u64,
+                // The head of a tied model is packed apart from the table.
+                _ if name != EMBEDDING || config.tie_word_embeddings => matrices += elements as u64,
+                _ => {}
+            }
+        }
+        let kv = 2 * config.num_hidden_layers * config.kv_width() * kv_slots * kv_dtype.bytes();
+        Ok(Memory { matrices: weights.bytes(matrices), embedding: table + 4 * vectors, kv: kv as u64 })
+    }
+
     /// Reads and checks configuration and headers.
     ///
     /// # Errors
@@ -72,5 +96,28 @@ impl ModelFiles {
             files: checkpoint.shards().iter().map(file).collect(),
             dtypes: dtypes.into_iter().map(size).collect(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use specquant_kernels::{Isa, Team};
+
+    use super::*;
+    use crate::{LoadOptions, bundled, load};
+
+    #[test]
+    fn memory_is_told_before_it_is_taken() {
+        for (role, weights) in [("target", WeightFormat::F16), ("draft", WeightFormat::F32)] {
+            let files = bundled(role).unwrap();
+            let (kv_dtype, kv_slots, team) = (KvDtype::F16, 64, Team::new(1, Isa::detect()).unwrap());
+            let told = files.footprint(weights, kv_dtype, kv_slots).unwrap();
+            let taken = load(&files, &LoadOptions { weights, kv_dtype, kv_slots, team }).unwrap().info().memory;
+            assert_eq!(told.embedding, taken.embedding, "{role}");
+            for (told, taken) in [(told.matrices, taken.matrices), (told.kv, taken.kv)] {
+                let padding = taken as f64 / told as f64 - 1.0;
+                assert!((0.0..0.02).contains(&padding), "{role}: {told} told, {taken} taken");
+            }
+        }
     }
 }

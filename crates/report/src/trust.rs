@@ -1,0 +1,103 @@
+//! The lines between the table and the conclusion: latency, and how far the numbers can be trusted.
+
+use specquant_metrics::{Percentile, Spread};
+
+use crate::names::Names;
+use crate::record::{Arm, Record, Trust};
+use crate::round::Ended;
+use crate::table::parameters;
+
+/// Processor time that others may take before it is worth a word.
+const STOLEN: f64 = 0.01;
+
+/// TTFT and E2E of the control, and the parts of the TTFT.
+pub fn latency(record: &Record) -> Option<String> {
+    let arm = record.arms.get(record.run.control())?;
+    let latency = &arm.summary.latency;
+    let (ttft, e2e) = (latency.ttft_ms?, latency.e2e_ms?);
+    let mean = |spread: Option<Spread>| spread.map_or(0.0, |spread| spread.mean);
+    let bounds = |percentile: Percentile| {
+        percentile.interval.map_or(String::new(), |[low, high]| format!(" [{low:.1}, {high:.1}]"))
+    };
+    Some(format!(
+        "Latency  {}: TTFT p50/p95 {:.1}/{:.1}{} ms, of it queue {:.1}, prefill {:.1}; E2E p50/p95 {:.0}/{:.0} ms; cold TTFT {:.0} ms",
+        Names::of(&record.run.cells).control(&arm.spec),
+        ttft.p50.value,
+        ttft.p95.value,
+        bounds(ttft.p95),
+        mean(latency.queue_ms),
+        mean(latency.prefill_ms),
+        e2e.p50.value,
+        e2e.p95.value,
+        arm.cold_ttft_ms?,
+    ))
+}
+
+/// The control against itself, what could be seen, why rounds ended, and the digest.
+pub fn trust(record: &Record) -> String {
+    let Trust { repeat, noisy, detectable, digest } = &record.trust;
+    let repeat = repeat.as_ref().map_or("no rate to repeat".to_string(), |repeat| match repeat.interval {
+        Some(interval) => format!("{:.3} [{:.3}, {:.3}] at 99.9%", repeat.ratio, interval.low, interval.high),
+        None => format!("{:.3}, one round", repeat.ratio),
+    });
+    let label = if *noisy { " NOISY: the control differs from itself" } else { "" };
+    let seen =
+        detectable.map_or(String::new(), |effect| format!("; effects below {:.1}% may go unseen here", 100.0 * effect));
+    let digest = digest.clone().unwrap_or("NONE: rounds differ in tokens or acceptance".into());
+    format!("Trust    A/A {repeat}{label}{seen}; {}; exact digest {digest}", ended(record))
+}
+
+fn ended(record: &Record) -> &'static str {
+    match record.ended {
+        Some(Ended::Rounds) => "all rounds made",
+        Some(Ended::Precise) => "precise enough",
+        Some(Ended::TimeBudget) => "time budget spent",
+        Some(Ended::Interrupted) => "interrupted",
+        None => "not ended",
+    }
+}
+
+/// What of the table does not carry over, and what disturbed the run, if anything.
+pub fn caution(record: &Record) -> Option<String> {
+    let words: Vec<String> = [cached(record), disturbed(record), failed(record)].into_iter().flatten().collect();
+    (!words.is_empty()).then(|| format!("Caution  {}", words.join("\n         ")))
+}
+
+fn cached(record: &Record) -> Option<String> {
+    let cache = record.run.machine.cache_bytes?;
+    let cached = record.run.models.iter().filter(|model| model.memory.matrices <= cache);
+    let mut names: Vec<String> = cached.map(|model| parameters(model.parameters)).collect();
+    names.dedup();
+    names.sort();
+    names.dedup();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} fit in this processor's {} MiB of cache: what formats gain there does not carry over to larger models",
+            names.join(" and "),
+            cache >> 20
+        )
+    })
+}
+
+/// What the machine did in the rounds that it should not have.
+fn disturbed(record: &Record) -> Option<String> {
+    let seen = &record.disturbance;
+    let mut words = Vec::new();
+    if let Some(share) = seen.steal_share.filter(|share| *share > STOLEN) {
+        words.push(format!("{:.1}% of processor time went to other guests of the host", 100.0 * share));
+    }
+    if let Some(times) = seen.throttled.filter(|times| *times > 0) {
+        words.push(format!("a processor throttled {times} times"));
+    }
+    if let Some(faults) = seen.major_faults.filter(|faults| *faults > 0) {
+        words.push(format!("{faults} pages were read from disk"));
+    }
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+/// Requests that did not finish.
+fn failed(record: &Record) -> Option<String> {
+    let lost = |arm: &Arm| arm.summary.counts.requests - arm.summary.counts.finished;
+    let lost: u64 = record.arms.iter().map(lost).sum();
+    (lost > 0).then(|| format!("{lost} requests did not finish and have no part in rates and latencies"))
+}
