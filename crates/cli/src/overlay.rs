@@ -49,7 +49,7 @@ pub(crate) fn cell_table(args: &CellArgs) -> Result<Table> {
 /// What `specquant run` compares where the flags do not say: plain f32, and f16 with and without a draft. Whoever chooses
 /// weights or speculation gets the combinations of what was chosen.
 fn default_comparison(args: &RunArgs) -> Table {
-    let sets = |key: &str| args.set.iter().any(|set| set.split('=').next().is_some_and(|name| name.trim() == key));
+    let sets = |key: &str| args.set.iter().any(|set| set.trim_start().starts_with(key));
     let lengths = Value::Array(["off", "draft:2", "draft:4"].map(text).to_vec());
     let chosen =
         args.cell.weights.is_some() || args.cell.speculation.is_some() || sets("weights") || sets("speculation");
@@ -120,6 +120,12 @@ fn put_integer(table: &mut Table, key: &str, value: Option<i64>) -> Result<()> {
 
 /// Sets the value at a dotted key.
 fn put(table: &mut Table, key: &str, value: Value) -> Result<()> {
+    let cells = table.get("cells").and_then(Value::as_array);
+    let own = |cell: &Value| key.split('.').try_fold(cell, |value, part| value.get(part)).is_some();
+    ensure!(
+        !cells.is_some_and(|cells| cells.iter().any(own)),
+        "`{key}` stands in [[cells]] of the spec: change it there"
+    );
     match key.split_once('.') {
         None => {
             ensure!(!key.is_empty(), "an empty key in the spec: write KEY=VALUE");
@@ -172,27 +178,36 @@ mod tests {
 
     #[test]
     fn flags_become_spec_values() {
-        let default = "speculation = ['off', 'draft:2', 'draft:4']";
+        let lengths = "speculation = ['off', 'draft:2', 'draft:4']";
+        let default =
+            &format!("[[cells]]\nweights = 'f32'\nspeculation = 'off'\n[[cells]]\nweights = 'f16'\n{lengths}");
         check("", Ok(default));
         check("--speculation draft:4", Ok("speculation = 'draft:4'"));
-        check("--rounds 3 --threads 2 --seed 7", Ok(&format!("{default}\nrounds = 3\nthreads = 2\nseed = 7")));
-        check("--time-budget 5m --precision 0.02", Ok(&format!("{default}\nprecision = 0.02\ntime_budget = '5m'")));
-        check("--goodput ttft:9,tpot:1 --price 2", Ok(&format!("{default}\nslo = 'ttft:9,tpot:1'\nprice = 2")));
+        check("--weights f32", Ok(&format!("weights = 'f32'\n{lengths}")));
+        check("--set weights=f32", Ok(&format!("weights = 'f32'\n{lengths}")));
+        check("--rounds 3 --threads 2 --seed 7", Ok(&format!("rounds = 3\nthreads = 2\nseed = 7\n{default}")));
+        check("--time-budget 5m --precision 0.02", Ok(&format!("precision = 0.02\ntime_budget = '5m'\n{default}")));
+        check("--goodput ttft:9,tpot:1 --price 2", Ok(&format!("slo = 'ttft:9,tpot:1'\nprice = 2\n{default}")));
         check("--weights f16,f32 --speculation off", Ok("speculation = 'off'\nweights = ['f16', 'f32']"));
-        check("--batch 1,8", Ok(&format!("{default}\nbatching = ['continuous:1', 'continuous:8']")));
-        check("--temperature 0.7,1", Ok(&format!("{default}\n[sampling]\ntemperature = [0.7, 1]")));
-        check("--max-new-tokens many", Ok(&format!("{default}\n[workload]\nmax_new_tokens = 'many'")));
-        check("--set workload.num_prompts=8", Ok(&format!("{default}\n[workload]\nnum_prompts = 8")));
+        check("--batch 1,8", Ok(&format!("batching = ['continuous:1', 'continuous:8']\n{default}")));
+        check("--temperature 0.7,1", Ok(&format!("[sampling]\ntemperature = [0.7, 1]\n{default}")));
+        check("--max-new-tokens many", Ok(&format!("[workload]\nmax_new_tokens = 'many'\n{default}")));
+        check("--set workload.num_prompts=8", Ok(&format!("[workload]\nnum_prompts = 8\n{default}")));
         check("--set speculation=off,draft:1", Ok("speculation = ['off', 'draft:1']"));
         check("--set speculation=off --speculation draft:1", Ok("speculation = 'draft:1'"));
         check(
             "--stop a --stop b --ignore-eos",
-            Ok(&format!("{default}\n[workload]\nstop = ['a', 'b']\nignore_eos = true")),
+            Ok(&format!("[workload]\nstop = ['a', 'b']\nignore_eos = true\n{default}")),
         );
     }
 
     #[test]
     fn what_is_not_an_assignment_is_refused() {
+        let spec = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(spec.path(), "[[cells]]\nkv = 'paged:4'\n[cells.workload]\nmax_new_tokens = 3").unwrap();
+        let with = |flags: &str| format!("--spec {} {flags}", spec.path().display());
+        check(&with("--kv contiguous"), Err("`kv` stands in [[cells]] of the spec"));
+        check(&with("--max-new-tokens 4"), Err("`workload.max_new_tokens` stands in [[cells]] of the spec"));
         check("--set rounds", Err("write KEY=VALUE"));
         check("--set a.b.c=3", Err("more than two parts"));
         check("--set =3", Err("an empty key"));

@@ -125,16 +125,19 @@ fn short_run(folder: &Path, flags: &str) -> Value {
 fn two_runs_with_one_seed_accept_the_same_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let counts = |run: &Value| -> Vec<Value> {
-        let arms = run["arms"].as_array().unwrap();
-        arms.iter().map(|arm| arm["summary"]["acceptance_counts"].clone()).collect()
-    };
     for flags in ["--seed 3", "--seed 3 --temperature 0.8"] {
-        let [a, b] = ["a", "b"].map(|out| {
-            let out = format!("{out}{}", flags.len());
-            short_run(folder, &format!("{flags} --rounds 2 --threads 2 --out {out}"))
+        // Neither how many rounds there are nor how many threads decides what comes out.
+        let [a, b] = ["--rounds 2 --threads 2", "--rounds 1 --threads 1"].map(|how| {
+            let out = format!("{}{}", how.replace(' ', ""), flags.len());
+            short_run(folder, &format!("{flags} {how} --speculation off,draft:3 --out {out}"))
         });
-        assert_eq!(counts(&a), counts(&b), "{flags}");
+        let per_round = |run: &Value, arm: usize| {
+            let drafted = run["arms"][arm]["summary"]["acceptance"]["drafted"].as_u64().unwrap();
+            drafted / run["rounds"].as_u64().unwrap()
+        };
+        assert_eq!(per_round(&a, 1), per_round(&b, 1), "{flags}");
+        assert!(a["trust"]["digest"].is_string(), "{flags}");
+        assert_eq!(a["trust"]["digest"], b["trust"]["digest"], "{flags}");
         assert!(a["arms"][1]["summary"]["acceptance"]["drafted"].as_u64().unwrap() > 0, "{flags}");
     }
 }
@@ -147,43 +150,158 @@ fn a_run_stores_its_spec_rounds_record_and_report() {
     // The control was not named and was added.
     let verdicts: Vec<&Value> = run["arms"].as_array().unwrap().iter().map(|arm| &arm["verdict"]).collect();
     assert_eq!(verdicts, ["reference", "same_bits"]);
-    assert_eq!(fs::read_to_string(folder.join("kept/rounds.jsonl")).unwrap().lines().count(), 2);
+    // What was run, two rounds, and why it ended.
+    assert_eq!(fs::read_to_string(folder.join("kept/rounds.jsonl")).unwrap().lines().count(), 4);
     let record: Value = serde_json::from_str(&fs::read_to_string(folder.join("kept/record.json")).unwrap()).unwrap();
     assert_eq!(record, run);
     assert!(fs::read_to_string(folder.join("kept/report.md")).unwrap().contains("| draft:2"));
     // The stored spec repeats the run, and a stored run is never overwritten.
     let again = short_run(folder, "--spec kept/spec.toml --out again");
     assert_eq!(again["cells"], run["cells"]);
+    assert_eq!(again["trust"]["digest"], run["trust"]["digest"]);
     refuses(folder, "run --num-prompts 1 --rounds 1 --out kept", &["kept", "--out"]);
+    // A record is derived again from what was written down, and the spec can be run again from the folder.
+    fs::remove_file(folder.join("kept/record.json")).unwrap();
+    let report = specquant(folder, "report kept --json");
+    assert_eq!(serde_json::from_slice::<Value>(&report.stdout).unwrap(), run);
+    assert_eq!(serde_json::from_slice::<Value>(&fs::read(folder.join("kept/record.json")).unwrap()).unwrap(), run);
+    let rerun = specquant(folder, "rerun kept --out third");
+    assert!(String::from_utf8_lossy(&rerun.stderr).contains("Same exact digest as kept"), "{rerun:?}");
+    refuses(folder, "run --resume kept", &["kept", "has ended", "rerun"]);
+}
+
+/// Starts a long run in `folder` and sends it a signal after its second round. Returns its exit code and stdout.
+#[cfg(unix)]
+fn cut_off(folder: &Path, signal: &str) -> (Option<i32>, String) {
+    let mut run = Command::new(env!("CARGO_BIN_EXE_specquant"))
+        .args(["run", "--num-prompts", "2", "--max-new-tokens", "16", "--rounds", "1000", "--out", "cut"])
+        .args(["--speculation", "draft:2"])
+        .current_dir(folder)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while rounds(folder) < 2 {
+        assert!(run.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let asked = Command::new("kill").args([signal, &run.id().to_string()]).status().unwrap();
+    assert!(asked.success());
+    let output = run.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// Whole rounds in the folder of the run that is cut off.
+#[cfg(unix)]
+fn rounds(folder: &Path) -> usize {
+    let text = fs::read_to_string(folder.join("cut/rounds.jsonl")).unwrap_or_default();
+    text.split_inclusive('\n').filter(|line| line.starts_with("{\"round\"") && line.ends_with('\n')).count()
 }
 
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_keeps_the_rounds_that_ended() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut run = Command::new(env!("CARGO_BIN_EXE_specquant"))
-        .args(["run", "--num-prompts", "2", "--max-new-tokens", "16", "--rounds", "1000", "--out", "cut"])
-        .current_dir(folder.path())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let rounds = folder.path().join("cut/rounds.jsonl");
-    let ended = || fs::read_to_string(&rounds).map_or(0, |text| text.lines().count());
-    while ended() < 2 {
-        assert!(run.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::yield_now();
+    for signal in ["-INT", "-TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (code, table) = cut_off(folder.path(), signal);
+        assert_eq!(code, Some(130), "{signal}");
+        assert!(table.contains("interrupted") && table.contains("=> "), "{table}");
+        let record = fs::read_to_string(folder.path().join("cut/record.json")).unwrap();
+        let record: Value = serde_json::from_str(&record).unwrap();
+        assert_eq!((&record["interrupted"], &record["ended"]), (&true.into(), &"interrupted".into()));
+        assert_eq!(record["rounds"].as_u64().unwrap(), rounds(folder.path()) as u64);
     }
-    let asked = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
-    assert!(asked.success());
-    let output = run.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    let table = String::from_utf8(output.stdout).unwrap();
-    assert!(table.contains("interrupted") && table.contains("=> "), "{table}");
-    let record = fs::read_to_string(folder.path().join("cut/record.json")).unwrap();
-    let record: Value = serde_json::from_str(&record).unwrap();
-    assert_eq!(record["interrupted"], true);
-    assert_eq!(record["rounds"].as_u64().unwrap(), ended() as u64);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_run_is_taken_up_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (code, _) = cut_off(folder, "-KILL");
+    assert_eq!(code, None);
+    let ended = rounds(folder);
+    // A line in the making is what a kill may leave behind.
+    let lines = folder.join("cut/rounds.jsonl");
+    let mut text = fs::read_to_string(&lines).unwrap();
+    text.truncate(text.rfind('\n').unwrap() + 1);
+    fs::write(&lines, format!("{text}{{\"round\":{{\"num")).unwrap();
+    // The spec asks for a thousand rounds; a copy asks for two more than there are.
+    let spec = folder.join("cut/spec.toml");
+    replace(&spec, "rounds = 1000", &format!("rounds = {}", ended + 2));
+    refuses(folder, "run --resume cut", &["cut", "cells", "rerun"]);
+    let whole = fs::read_to_string(&lines).unwrap();
+    fs::write(&lines, whole.replace("\"rounds\":1000", &format!("\"rounds\":{}", ended + 2))).unwrap();
+    let resumed = specquant(folder, "run --resume cut --json");
+    assert_eq!(resumed.status.code(), Some(0), "{}", String::from_utf8_lossy(&resumed.stderr));
+    let record: Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert_eq!((&record["rounds"], &record["ended"]), (&(ended + 2).into(), &"rounds".into()));
+    assert_eq!(record["resumed"].as_array().unwrap().len(), 1);
+    assert!(record["trust"]["digest"].is_string(), "rounds before and after agree");
+    let schema: Value = serde_json::from_slice(&specquant(folder, "schema").stdout).unwrap();
+    let errors: Vec<String> =
+        jsonschema::validator_for(&schema).unwrap().iter_errors(&record).map(|error| error.to_string()).collect();
+    assert_eq!(errors, [""; 0]);
+    refuses(folder, "run --resume cut --rounds 3", &["--resume", "no other flag"]);
+    refuses(folder, "run --resume nowhere", &["nowhere", "spec.toml", "folder of a run"]);
+}
+
+#[test]
+fn plans_are_printed_and_nothing_is_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let print = |words: &str| {
+        let output = specquant(folder, words);
+        assert_eq!(output.status.code(), Some(0), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let plan = print("run --dry-run --weights f32,f16 --time-budget 2m");
+    assert_eq!(plan.lines().filter(|line| line.starts_with("cell")).count(), 6, "{plan}");
+    assert!(plan.contains("fits") && plan.contains("at most 120 s") && plan.contains("7 passes"), "{plan}");
+    // What is printed as a spec is a spec, and makes the same cells.
+    fs::write(folder.join("spec.toml"), print("run --print-spec --num-prompts 3")).unwrap();
+    let cells = |words: &str| {
+        print(words).lines().filter(|line| line.starts_with("cell")).map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(cells("run --dry-run --spec spec.toml"), cells("run --dry-run --num-prompts 3"));
+    refuses(folder, "run --print-spec --weights q9", &["q9"]);
+    assert!(print("completions bash").contains("--time-budget"));
+    assert!(print("metrics").contains("latency.ttft_ms") && print("metrics --json").contains("\"exact\""));
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "nothing was stored");
+}
+
+#[test]
+fn doctor_measures_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = specquant(folder.path(), "doctor --json --memory 16");
+    assert_eq!(output.status.code(), Some(0));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let value = |name: &str| found[name].as_f64().unwrap();
+    // Between a very slow and an impossibly fast machine.
+    for bandwidth in ["read_one", "read_all", "read_cached"] {
+        assert!((1e7..1e14).contains(&value(bandwidth)), "{bandwidth} {}", value(bandwidth));
+    }
+    assert!((1e7..1e15).contains(&value("peak_flops")) && (0.1..1e6).contains(&value("clock_ns")));
+    assert!(found["fix"].is_array() && found["machine"]["cpu"].is_string() && found["build"]["commit"].is_string());
+    refuses(folder.path(), "doctor --threads 5000", &["threads 5000", "1024"]);
+}
+
+#[test]
+fn sampling_is_what_the_flags_say_whatever_the_folder_suggests() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let suggested = model(folder, "suggests").join("generation_config.json");
+    let text = fs::read_to_string(&suggested).unwrap();
+    let more = "{\"do_sample\": true, \"temperature\": 1.0, \"top_k\": 64, \"top_p\": 0.95,";
+    fs::write(&suggested, text.replacen('{', more, 1)).unwrap();
+    let output =
+        specquant(folder, "generate --json --prompt impl --max-new-tokens 9 --target suggests --speculation off");
+    let suggests: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let output =
+        specquant(folder, "generate --json --prompt impl --max-new-tokens 9 --target bundled:draft --speculation off");
+    let plain: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(suggests["tokens"], plain["tokens"]);
+    assert_eq!(suggests["spec"]["sampling"]["temperature"], 0.0);
 }
 
 #[test]
