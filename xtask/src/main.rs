@@ -1,10 +1,12 @@
-//! Automation of the workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask equivalence`.
+//! Automation of the workspace: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask equivalence`,
+//! `cargo xtask power`.
 //!
 //! Nothing here is part of the measured program, and every task can be repeated by hand: a command that a task
 //! starts is printed before it runs.
 
 mod ci;
 mod command;
+mod power;
 mod tidy;
 
 use std::path::Path;
@@ -18,6 +20,7 @@ usage: cargo xtask TASK
   ci           everything that has to pass before a change is merged
   tidy         the rules of the house that the compiler does not know
   equivalence  the full product of the test that speculative output equals plain output
+  power        whether runs find planted effects, and none where there is none; about 40 minutes
 ";
 
 fn main() -> ExitCode {
@@ -31,12 +34,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Three words need no argument parser, and the first `cargo xtask` after a clone builds quicker without one.
+/// Four words need no argument parser, and the first `cargo xtask` after a clone builds quicker without one.
 fn perform(words: &[String]) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies outside the workspace")?;
     let passed = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(root),
         ["tidy"] => tidy::run(root)?,
+        ["power"] => power::run(root)?,
         ["equivalence"] => command::run(&mut equivalence(root)).map(|()| true)?,
         _ => {
             eprint!("{USAGE}");

@@ -134,3 +134,23 @@ fn virtual_time_never_goes_back() {
     clock.advance(5);
     assert_eq!(clock.now(), 55);
 }
+
+#[test]
+fn a_rate_that_was_offered_is_kept_over_thousands_of_arrivals() {
+    // 200 a second were offered and 183.5 realised in a public report, because each wait began after the last one's work.
+    let rig = Rig { cost: (0, 0), ..Rig::new(2) };
+    rig.start(|engine, machine| {
+        let every = 5_000_000;
+        let one = asks(1, 1).remove(0);
+        let requests = (0..10_000).map(|id| Request { id, arrival: id * every, ..one.clone() }).collect();
+        drive(engine, requests, Arrivals::Scheduled, &|| false).unwrap().unwrap();
+        let arrivals: Vec<u64> = engine
+            .take_events()
+            .iter()
+            .filter(|event| matches!(event.kind, EventKind::Arrived { .. }))
+            .map(|event| event.at)
+            .collect();
+        assert!(arrivals.iter().copied().eq((0..10_000).map(|id| id * every)), "arrivals keep the schedule");
+        assert_eq!(machine.clock.now(), 9_999 * every, "and none is late");
+    });
+}
