@@ -107,6 +107,9 @@ fn dependencies(root: &Path) -> Result<Outcome> {
     cargo(root, "deny --locked check --hide-inclusion-graph bans licenses sources")
 }
 
+/// Lines of the first run that fit on a newcomer's screen.
+const MOST_LINES: usize = 25;
+
 /// The command that the README shows first, in an empty folder, because it writes its record into the current one.
 /// The folder lies inside the workspace: there cargo and rustup find their settings, and version control ignores it.
 fn first_run(root: &Path) -> Result<Outcome> {
@@ -117,6 +120,7 @@ fn first_run(root: &Path) -> Result<Outcome> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let lines = command::run_and_read(&mut command::cargo(&folder, "run --release"))?;
     ensure!(concludes(&lines), "the run printed no conclusion: a line that starts with `=>`");
+    ensure!(lines.len() <= MOST_LINES, "the run printed {} lines, more than a screen of {MOST_LINES}", lines.len());
     Ok(Outcome::Passed)
 }
 

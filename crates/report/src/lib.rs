@@ -5,6 +5,7 @@
 
 mod conclusion;
 mod derive;
+mod details;
 mod names;
 mod record;
 mod round;
@@ -18,6 +19,7 @@ mod trust;
 
 pub use conclusion::conclusion;
 pub use derive::intervals;
+pub use details::details;
 pub use record::{Arm, Costs, Disturbance, Record, Speedup, Trust, Verdict};
 pub use round::{ArmPass, Check, Digest, Ended, Line, Log, Round};
 pub use run::{Run, SCHEMA, control};

@@ -9,53 +9,65 @@ use specquant_metrics::{Paired, Percentile, Spread};
 use crate::names::Names;
 use crate::record::{Arm, Record, Verdict};
 
-/// One column: its title, whether its values are words, and its value for an arm. A column without values is left out.
-struct Column {
-    title: &'static str,
+/// One column: its title, the metrics that it shows, whether its values are words, and its value for an arm. A column
+/// without values is left out.
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
+    pub(crate) metrics: &'static [&'static str],
     words: bool,
     value: fn(&Context<'_>, &Arm) -> String,
 }
 
 /// What columns need to know beside the arm.
-struct Context<'a> {
+pub(crate) struct Context<'a> {
     record: &'a Record,
     names: &'a Names,
 }
 
 const fn words(title: &'static str, value: fn(&Context<'_>, &Arm) -> String) -> Column {
-    Column { title, words: true, value }
+    Column { title, metrics: &[], words: true, value }
 }
 
-const fn number(title: &'static str, value: fn(&Context<'_>, &Arm) -> String) -> Column {
-    Column { title, words: false, value }
+const fn number(
+    title: &'static str,
+    metrics: &'static [&'static str],
+    value: fn(&Context<'_>, &Arm) -> String,
+) -> Column {
+    Column { title, metrics, words: false, value }
 }
 
 /// Columns that say what an arm is; the rest says what it achieved, and is empty where its output was wrong.
 const IDENTITY: usize = 4;
 
 /// Titles hold the unit, or what a ratio is a ratio to, in the second line.
-const COLUMNS: [Column; 17] = [
+pub(crate) const COLUMNS: [Column; 17] = [
     words("target\n", target),
     words("weights\n", |_, arm| arm.spec.weights.to_string()),
     words("spec\n", |_, arm| arm.spec.speculation.to_string()),
     words("cell\n", |context, arm| context.names.further(&arm.spec)),
-    number("prefill\ntok/s", |_, arm| rate(arm.summary.phases.prefill_tok_s)),
-    number("decode\ntok/s", |_, arm| rate(arm.summary.phases.decode_tok_s)),
-    number("TTFT p50\nms", |_, arm| arm.summary.latency.ttft_ms.map_or(String::new(), |ttft| milliseconds(ttft.p50))),
-    number("TPOT p50/p95\nms", |_, arm| {
+    number("prefill\ntok/s", &["phases.prefill_tok_s"], |_, arm| rate(arm.summary.phases.prefill_tok_s)),
+    number("decode\ntok/s", &["phases.decode_tok_s"], |_, arm| rate(arm.summary.phases.decode_tok_s)),
+    number("TTFT p50\nms", &["latency.ttft_ms"], |_, arm| {
+        arm.summary.latency.ttft_ms.map_or(String::new(), |ttft| milliseconds(ttft.p50))
+    }),
+    number("TPOT p50/p95\nms", &["latency.tpot_ms"], |_, arm| {
         let both = |tpot: Spread| format!("{}/{}", milliseconds(tpot.p50), milliseconds(tpot.p95));
         arm.summary.latency.tpot_ms.map_or(String::new(), both)
     }),
-    number("goodput\n1/s", |_, arm| decimals(arm.goodput.and_then(|goodput| goodput.requests_s), 2)),
-    number("cost per\n1K tokens", |_, arm| {
+    number("goodput\n1/s", &["goodput"], |_, arm| decimals(arm.goodput.and_then(|goodput| goodput.requests_s), 2)),
+    number("cost per\n1K tokens", &["cost"], |_, arm| {
         arm.cost.map_or(String::new(), |cost| format!("{:.3e}", cost.per_1k_tokens))
     }),
-    number("decode vs own\nplain [95%]", vs_plain),
-    number("predicted\n", |_, arm| ratio(arm.prediction.map(|prediction| prediction.speedup))),
-    number("decode vs\ncontrol [95%]", vs_control),
-    number("alpha\n", |_, arm| decimals(arm.summary.acceptance.evaluated_acceptance, 3)),
-    number("accepted\n", |_, arm| decimals(arm.summary.acceptance.draft_acceptance, 3)),
-    number("tau\n", |_, arm| {
+    number("decode vs own\nplain [95%]", &["vs_plain"], vs_plain),
+    number("predicted\n", &["prediction"], |_, arm| ratio(arm.prediction.map(|prediction| prediction.speedup))),
+    number("decode vs\ncontrol [95%]", &["vs_control"], vs_control),
+    number("alpha\n", &["acceptance.evaluated_acceptance"], |_, arm| {
+        decimals(arm.summary.acceptance.evaluated_acceptance, 3)
+    }),
+    number("accepted\n", &["acceptance.draft_acceptance"], |_, arm| {
+        decimals(arm.summary.acceptance.draft_acceptance, 3)
+    }),
+    number("tau\n", &["acceptance.tau"], |_, arm| {
         let rates = &arm.summary.acceptance;
         if rates.drafting_steps > 0 { format!("{:.2}", rates.tau) } else { String::new() }
     }),

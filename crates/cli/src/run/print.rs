@@ -6,7 +6,8 @@ use specquant_report::Record;
 
 /// The report of a run's folder.
 pub(crate) fn report(record: &Record) -> String {
-    format!("{}\n{}\n", specquant_report::markdown(record), notes(record).join("\n"))
+    let (table, details) = (specquant_report::markdown(record), specquant_report::details(record));
+    format!("{table}\n```\n{}\n```\n\n{details}", notes(record).join("\n"))
 }
 
 /// What the terminal shows of a run.
