@@ -194,7 +194,8 @@ mod tests {
         check("precision = 0", Err("precision 0"));
         check("price = 0", Err("price 0"));
         check("slo = 'ttft:0'", Err("latency limit `ttft:0`"));
-        check("time_budget = '5 parsecs'", Err("parsecs"));
+        check("time_budget = '5 parsecs'", Err("such as \"45s\" or \"3m\""));
+        check("time_budget = 45", Err("45: write a time with its unit"));
         check("cells = 3", Err("write [[cells]]"));
         check("cells = []", Err("`cells` is an empty list"));
         check("[[cells]]\nseed = 3", Err("`seed` is shared by all cells"));

@@ -5,6 +5,7 @@
 
 mod axis;
 mod batch;
+mod budget;
 mod clock;
 mod dist;
 mod event;

@@ -56,7 +56,7 @@ pub struct RunSpec {
     pub precision: f64,
     /// No round begins that would probably end later than this after the first began. Text such as `45s` or `3m`;
     /// 45 s where neither this nor `rounds` is given.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "crate::budget", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub time_budget: Option<Duration>,
     /// Latency limits, such as `ttft:200,tpot:50` in milliseconds; the goodput counts requests that keep them.

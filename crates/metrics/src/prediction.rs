@@ -113,17 +113,20 @@ impl Prediction {
         }
         let unit_ns = control.time_ns() as f64 / control.tokens as f64;
         let plain = PhaseCosts::measured(control, control.tokens, unit_ns);
-        let drafting: u64 = acceptance.by_length.iter().flat_map(|each| &each.accepted).sum();
+        // Drafts verified in mixed steps have no part in the arm's decode steps, so counts are scaled to those that have.
+        let share = decode_share(arm, acceptance);
+        let emitted = share * acceptance.emitted as f64;
         // Steps without a draft yield one token each.
-        let undrafted = arm.tokens.saturating_sub(acceptance.emitted);
-        let (mut forwards, mut drafted) = (undrafted as f64, 0.0);
+        let undrafted = (arm.tokens as f64 - emitted).max(0.0);
+        let (mut forwards, mut drafted, mut steps) = (undrafted, 0.0, undrafted);
         for each in &acceptance.by_length {
-            let steps: u64 = each.accepted.iter().sum();
-            forwards += steps as f64 * costs.relative(each.length + 1)?;
-            drafted += (steps * each.length as u64) as f64;
+            let drafting = share * each.accepted.iter().sum::<u64>() as f64;
+            forwards += drafting * costs.relative(each.length + 1)?;
+            drafted += drafting * each.length as f64;
+            steps += drafting;
         }
-        let tokens = (undrafted + acceptance.emitted) as f64;
-        let steps = (undrafted + drafting) as f64 / tokens;
+        let tokens = undrafted + emitted;
+        let steps = steps / tokens;
         let cost = PhaseCosts {
             draft: drafted * costs.draft_relative()? * plain.target / tokens,
             target: forwards * plain.target / tokens,
@@ -140,6 +143,15 @@ impl Prediction {
             residual: measured.minus(&cost),
         })
     }
+}
+
+/// The share of draft tokens' yield that came out of decode steps: what those gave beyond one token for each sequence and
+/// step, over what all drafting steps gave beyond that.
+fn decode_share(arm: &StepCost, acceptance: &Acceptance) -> f64 {
+    let drafting: u64 = acceptance.by_length.iter().flat_map(|each| &each.accepted).sum();
+    let beyond = acceptance.emitted.saturating_sub(drafting);
+    let of_decode = arm.tokens.saturating_sub(arm.rows.decode as u64);
+    if beyond == 0 { 1.0 } else { (of_decode as f64 / beyond as f64).min(1.0) }
 }
 
 #[cfg(test)]
@@ -206,6 +218,20 @@ mod tests {
         }
         near("draft", got.cost.draft, 48.0 / 500.0);
         near("target", got.cost.target, 320.0 / 500.0);
+    }
+
+    #[test]
+    fn drafts_in_mixed_steps_change_nothing() {
+        let mut events = speculative(24, 120, 3);
+        let alone = predict(&events);
+        for at in [600, 700, 800] {
+            // Beside a prompt, three drafts that yield as the ones before did on average.
+            let times = PhaseTimes { draft: 24, target: 300, ..PhaseTimes::default() };
+            events.extend([drafted(at, 1, 2, [3, 1], true), step(at, [40, 1, 3], times)]);
+        }
+        let mixed = predict(&events);
+        near("predicted", mixed.speedup, alone.speedup);
+        near("measured", mixed.measured, alone.measured);
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub struct Run {
 /// Version of the stored form; a change that readers must know of counts it up.
 pub const SCHEMA: u32 = 2;
 
+/// Characters of two values that a message can hold.
+const MOST_SHOWN: usize = 160;
+
 impl Run {
     /// The cell that every round runs twice, so that its noise is known.
     pub fn control(&self) -> usize {
@@ -56,7 +59,7 @@ impl Run {
     /// Says in what this run differs from one with the same spec that is about to be measured, so that their rounds cannot
     /// stand side by side. When they began and how long they took to warm up may differ.
     pub fn same(&self, other: &Run) -> Result<()> {
-        let pairs = [
+        let facts = [
             ("program", format!("{:?}", self.build), format!("{:?}", other.build)),
             ("files", format!("{:?}", self.files), format!("{:?}", other.files)),
             ("machine", format!("{:?}", self.machine), format!("{:?}", other.machine)),
@@ -70,8 +73,24 @@ impl Run {
             ),
             ("parts", self.parts.to_string(), other.parts.to_string()),
         ];
-        for (what, then, now) in pairs {
-            ensure!(then == now, "its {what} was {then} and is {now} now; `specquant rerun` runs its spec afresh");
+        for (what, then, now) in facts {
+            // Whole models and cells would bury the message.
+            let long = then.len() + now.len() > MOST_SHOWN;
+            let values = if long { String::new() } else { format!(" ({then} then, {now} now)") };
+            ensure!(then == now, "it had another {what}{values}; `specquant rerun` runs its spec afresh");
+        }
+        Ok(())
+    }
+
+    /// Says what is wrong with a description that does not fit together, because somebody has changed it.
+    pub fn validate(&self) -> Result<()> {
+        let (cells, models) = (self.cells.len(), self.models.len());
+        let of_cells = [self.targets.len(), self.drafts.len(), self.warm_up.len(), self.row_costs.len()];
+        ensure!(cells > 0 && of_cells == [cells; 4], "the run's lists are not of its {cells} cells");
+        ensure!(self.load_ns.len() == models, "the run's load times are not of its {models} models");
+        let named = self.targets.iter().chain(self.drafts.iter().flatten());
+        for model in named {
+            ensure!(*model < models, "a cell names model {model} of {models}");
         }
         Ok(())
     }

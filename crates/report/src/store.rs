@@ -121,6 +121,7 @@ fn read_lines(path: &Path) -> Result<(Log, u64)> {
             (None, Line::Run(run)) => {
                 let schema = run.schema;
                 ensure!(schema == SCHEMA, "{}: its form has version {schema} and this program reads {SCHEMA}", here());
+                run.validate().with_context(here)?;
                 log = Some(Log { run: *run, rounds: Vec::new(), resumed: Vec::new(), ended: None });
             }
             (Some(log), Line::Round(round)) => {
@@ -226,6 +227,9 @@ mod tests {
             (format!("{run}{}", round(1, 3)), "line 2: a round of 3 arms in a run of 4"),
             (format!("{run}null\n"), "line 2: not what this version writes"),
             (run.replace("\"schema\":2", "\"schema\":1"), "line 1: its form has version 1"),
+            (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0,5]"), "line 1: a cell names model 5 of 3"),
+            (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0]"), "line 1: the run's lists"),
+            (run.replace("\"load_ns\":[30000000,", "\"load_ns\":["), "line 1: the run's load times"),
         ] {
             let root = tempfile::tempdir().unwrap();
             fs::write(root.path().join("rounds.jsonl"), text).unwrap();
