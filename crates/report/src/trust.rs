@@ -10,6 +10,9 @@ use crate::table::parameters;
 /// Processor time that others may take before it is worth a word.
 const STOLEN: f64 = 0.01;
 
+/// An A/A interval that reaches beyond this says nothing.
+const MOST_SAYING: f64 = 10.0;
+
 /// TTFT and E2E of the control, and the parts of the TTFT.
 pub fn latency(record: &Record) -> Option<String> {
     let arm = record.arms.get(record.run.control())?;
@@ -37,6 +40,8 @@ pub fn latency(record: &Record) -> Option<String> {
 pub fn trust(record: &Record) -> String {
     let Trust { repeat, noisy, detectable, digest } = &record.trust;
     let repeat = repeat.as_ref().map_or("no rate to repeat".to_string(), |repeat| match repeat.interval {
+        // Of two or three rounds the interval is so wide that its ends say nothing.
+        Some(interval) if interval.high > MOST_SAYING => format!("{:.3}, too few rounds for an interval", repeat.ratio),
         Some(interval) => format!("{:.3} [{:.3}, {:.3}] at 99.9%", repeat.ratio, interval.low, interval.high),
         None => format!("{:.3}, one round", repeat.ratio),
     });
