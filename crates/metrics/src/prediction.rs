@@ -113,20 +113,18 @@ impl Prediction {
         }
         let unit_ns = control.time_ns() as f64 / control.tokens as f64;
         let plain = PhaseCosts::measured(control, control.tokens, unit_ns);
-        // Drafts verified in mixed steps have no part in the arm's decode steps, so counts are scaled to those that have.
-        let share = decode_share(arm, acceptance);
-        let emitted = share * acceptance.emitted as f64;
-        // Steps without a draft yield one token each.
-        let undrafted = (arm.tokens as f64 - emitted).max(0.0);
-        let (mut forwards, mut drafted, mut steps) = (undrafted, 0.0, undrafted);
+        // Counts by length are those of all steps; mixed steps verify drafts as well, and have no part in this.
+        let share = decode_share(arm, acceptance)?;
+        let drafting_steps = share * acceptance.drafting_steps() as f64;
+        let undrafted = (arm.rows.decode as f64 - drafting_steps).max(0.0);
+        let (mut forwards, mut drafted) = (undrafted, 0.0);
         for each in &acceptance.by_length {
-            let drafting = share * each.accepted.iter().sum::<u64>() as f64;
+            let drafting = share * each.steps() as f64;
             forwards += drafting * costs.relative(each.length + 1)?;
             drafted += drafting * each.length as f64;
-            steps += drafting;
         }
-        let tokens = undrafted + emitted;
-        let steps = steps / tokens;
+        let tokens = arm.tokens as f64;
+        let steps = (undrafted + drafting_steps) / tokens;
         let cost = PhaseCosts {
             draft: drafted * costs.draft_relative()? * plain.target / tokens,
             target: forwards * plain.target / tokens,
@@ -145,13 +143,11 @@ impl Prediction {
     }
 }
 
-/// The share of draft tokens' yield that came out of decode steps: what those gave beyond one token for each sequence and
-/// step, over what all drafting steps gave beyond that.
-fn decode_share(arm: &StepCost, acceptance: &Acceptance) -> f64 {
-    let drafting: u64 = acceptance.by_length.iter().flat_map(|each| &each.accepted).sum();
-    let beyond = acceptance.emitted.saturating_sub(drafting);
-    let of_decode = arm.tokens.saturating_sub(arm.rows.decode as u64);
-    if beyond == 0 { 1.0 } else { (of_decode as f64 / beyond as f64).min(1.0) }
+/// The share of all verified draft tokens that decode steps verified; `None` where nothing was drafted. Unlike what drafts
+/// yield it is known whatever became of them, and beside prompts drafts may fare better or worse.
+fn decode_share(arm: &StepCost, acceptance: &Acceptance) -> Option<f64> {
+    let drafted = acceptance.drafted();
+    (drafted > 0).then(|| (arm.rows.verify as f64 / drafted as f64).min(1.0))
 }
 
 #[cfg(test)]
@@ -220,18 +216,33 @@ mod tests {
         near("target", got.cost.target, 320.0 / 500.0);
     }
 
-    #[test]
-    fn drafts_in_mixed_steps_change_nothing() {
-        let mut events = speculative(24, 120, 3);
+    /// Three drafting steps of three drafts beside a prompt, which yield so many tokens each.
+    fn check_mixed(mut events: Vec<Event>, yielded: [usize; 3]) {
         let alone = predict(&events);
-        for at in [600, 700, 800] {
-            // Beside a prompt, three drafts that yield as the ones before did on average.
+        for (at, n) in [600, 700, 800].into_iter().zip(yielded) {
             let times = PhaseTimes { draft: 24, target: 300, ..PhaseTimes::default() };
-            events.extend([drafted(at, 1, 2, [3, 1], true), step(at, [40, 1, 3], times)]);
+            events.extend([drafted(at, 1, n, [3, n - 1], n < 4), step(at, [40, 1, 3], times)]);
         }
         let mixed = predict(&events);
         near("predicted", mixed.speedup, alone.speedup);
         near("measured", mixed.measured, alone.measured);
+    }
+
+    #[test]
+    fn drafts_in_mixed_steps_change_nothing() {
+        let accepting = || speculative(24, 120, 3);
+        // As the ones before did on average, none of them, all of them.
+        for yielded in [[2, 2, 2], [1, 1, 1], [4, 4, 4]] {
+            check_mixed(accepting(), yielded);
+        }
+        // A draft model whose tokens are always refused costs decode steps no more for being refused elsewhere too.
+        let times = PhaseTimes { draft: 24, target: 120, ..PhaseTimes::default() };
+        let refused = [200, 400].map(|at| [drafted(at, 0, 1, [3, 0], true), step(at, [0, 1, 3], times)]);
+        let undrafted = [token(500, 0), step(500, [0, 1, 0], plain(80, 20))];
+        let events: Vec<Event> = refused.into_iter().flatten().chain(undrafted).collect();
+        for yielded in [[1, 1, 1], [4, 1, 1]] {
+            check_mixed(events.clone(), yielded);
+        }
     }
 
     #[test]
