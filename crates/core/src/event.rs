@@ -5,6 +5,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::batch::Reach;
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -49,6 +51,8 @@ pub enum EventKind {
     Step {
         /// Token rows that the target ran, by kind.
         rows: Rows,
+        /// How far those rows reach.
+        reach: Reach,
         /// Where the step's time went; the parts sum to the time since the step began.
         times: PhaseTimes,
     },

@@ -20,13 +20,13 @@ mod spec;
 mod text;
 
 pub use axis::{Batching, Kv, KvDtype, Speculation, WeightFormat};
-pub use batch::{Batch, Run, Score, SeqId, SlotCopy};
+pub use batch::{Batch, Reach, Run, Score, SeqId, SlotCopy};
 pub use clock::Clock;
 pub use dist::{Dist, Sampling, dist, pick};
 pub use event::{Event, EventKind, Held, PhaseTimes, Reason, Rows, TextSize};
 pub use expand::expand;
 pub use hash::FileHash;
-pub use model::{Memory, Model, ModelInfo};
+pub use model::{Memory, Model, ModelInfo, Work};
 pub use random::{Rng, Use};
 pub use request::Request;
 pub use scores::{Greedy, Scores, greedy};

@@ -55,6 +55,8 @@ pub struct ModelInfo {
     pub device: String,
     /// Bytes that it holds.
     pub memory: Memory,
+    /// What running it takes.
+    pub work: Work,
 }
 
 /// Bytes that a loaded model holds, by part.
@@ -66,6 +68,20 @@ pub struct Memory {
     pub embedding: u64,
     /// The KV cache.
     pub kv: u64,
+}
+
+/// Arithmetic and memory traffic of a forward, by what makes it more. A multiply-add is 2 FLOPs; norms, softmax and rotations
+/// are left out, as is usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Work {
+    /// FLOPs of each row: 2 x the elements of all matrices but the head.
+    pub row_flops: u64,
+    /// FLOPs of each scored row on top: 2 x the elements of the head, which other rows do not enter.
+    pub scored_flops: u64,
+    /// FLOPs of each key that a row attends to: 4 x width of the queries x layers.
+    pub key_flops: u64,
+    /// Bytes of the head, which are among `Memory::matrices` and stay unread where no row is scored.
+    pub head_bytes: u64,
 }
 
 impl ModelInfo {

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, Result, ensure};
 use specquant_core::{
-    Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reason, Rows, Run, Score, Scores, SeqId, SlotCopy,
-    Text, TextSize, dist,
+    Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reach, Reason, Rows, Run, Score, Scores, SeqId,
+    SlotCopy, Text, TextSize, dist,
 };
 use specquant_kv::{Allocator, Keep};
 
@@ -147,7 +147,7 @@ impl<'a> Engine<'a> {
         self.propose(&shares, &mut drafts, |share| share.depth > 0)?;
         self.note_skipped(&shares, &drafts);
         watch.lap(&mut times.draft);
-        let scores = self.forward(&shares, &drafts)?;
+        let (scores, reach) = self.forward(&shares, &drafts)?;
         watch.lap(&mut times.target);
         let dists = self.distributions(&scores)?;
         watch.lap(&mut times.sample);
@@ -157,7 +157,7 @@ impl<'a> Engine<'a> {
         watch.lap(&mut times.other);
         let outputs = self.settle(&shares, reasons);
         watch.lap(&mut times.keep);
-        self.log_at(watch.last, EventKind::Step { rows: rows(&shares, &drafts), times });
+        self.log_at(watch.last, EventKind::Step { rows: rows(&shares, &drafts), reach, times });
         Ok(outputs)
     }
 
@@ -222,7 +222,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn forward(&mut self, shares: &[Share], drafts: &[Draft]) -> Result<Vec<Scores>> {
+    /// The target's answers, and how far the rows reach that it ran for them.
+    fn forward(&mut self, shares: &[Share], drafts: &[Draft]) -> Result<(Vec<Scores>, Reach)> {
         let work = || self.running.iter().zip(shares).zip(drafts);
         let feeds: Vec<Vec<u32>> = work()
             .map(|((seq, share), draft)| [&seq.tokens[seq.computed..][..share.pending], &draft.tokens].concat())
@@ -239,7 +240,8 @@ impl<'a> Engine<'a> {
         if !self.copies.is_empty() {
             self.parts.target.copy_kv(&std::mem::take(&mut self.copies))?;
         }
-        if batch.runs.is_empty() { Ok(Vec::new()) } else { self.parts.target.forward(&batch) }
+        let scores = if batch.runs.is_empty() { Vec::new() } else { self.parts.target.forward(&batch)? };
+        Ok((scores, batch.reach()))
     }
 
     /// The target's distributions for each sequence; none for one that was not scored.

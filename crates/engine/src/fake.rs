@@ -5,7 +5,8 @@
 
 use anyhow::{Result, ensure};
 use specquant_core::{
-    Batch, KvDtype, Memory, Model, ModelInfo, Rng, Score, Scores, SlotCopy, Text, TextState, Use, WeightFormat, greedy,
+    Batch, KvDtype, Memory, Model, ModelInfo, Rng, Score, Scores, SlotCopy, Text, TextState, Use, WeightFormat, Work,
+    greedy,
 };
 
 /// How a fake model makes logits.
@@ -71,6 +72,7 @@ impl Fake {
             kv_slots,
             device: "none".into(),
             memory: Memory::default(),
+            work: Work::default(),
         };
         Fake { rule, info, cache: vec![None; kv_slots], rows: 0, forwards_left: usize::MAX }
     }

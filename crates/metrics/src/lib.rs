@@ -22,6 +22,7 @@ mod steps;
 mod summary;
 mod throughput;
 mod timeline;
+mod utilization;
 
 pub use acceptance::{Acceptance, AcceptanceRates, DraftLength};
 pub use definitions::{DEFINITIONS, DERIVED, Definition, Kind};
@@ -36,3 +37,4 @@ pub use steps::{StepCost, StepCosts, StepKind, StepMeans};
 pub use summary::{Pass, Summary};
 pub use throughput::{PhaseRates, Throughput};
 pub use timeline::{Emission, End, Gap, Outcome, Timeline, Wait, timelines};
+pub use utilization::{Peaks, PhaseUse, Utilization};

@@ -2,7 +2,7 @@
 //!
 //! Times are nanoseconds; `milliseconds` reads a log as if they were milliseconds.
 
-use specquant_core::{Event, EventKind, Held, PhaseTimes, Reason, Rows, TextSize};
+use specquant_core::{Event, EventKind, Held, PhaseTimes, Reach, Reason, Rows, TextSize};
 
 pub(crate) fn arrived(at: u64, request: u64) -> Event {
     Event { at, kind: EventKind::Arrived { request, prompt: 10 } }
@@ -60,7 +60,12 @@ pub(crate) fn drafted(at: u64, request: u64, n: usize, [drafted, accepted]: [usi
 
 /// A step with these rows of prefill, decode and verify.
 pub(crate) fn step(at: u64, [prefill, decode, verify]: [usize; 3], times: PhaseTimes) -> Event {
-    Event { at, kind: EventKind::Step { rows: Rows { prefill, decode, verify }, times } }
+    reaching(at, [prefill, decode, verify], Reach::default(), times)
+}
+
+/// The same, with how far the rows reach.
+pub(crate) fn reaching(at: u64, [prefill, decode, verify]: [usize; 3], reach: Reach, times: PhaseTimes) -> Event {
+    Event { at, kind: EventKind::Step { rows: Rows { prefill, decode, verify }, reach, times } }
 }
 
 /// A step's times with only the target's forward and everything else.

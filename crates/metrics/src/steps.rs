@@ -5,7 +5,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use specquant_core::{Event, EventKind, PhaseTimes, Rows};
+use specquant_core::{Event, EventKind, PhaseTimes, Reach, Rows};
 
 /// Steps of one kind, summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -14,6 +14,10 @@ pub struct StepCost {
     pub steps: u64,
     /// Rows that the target ran in them.
     pub rows: Rows,
+    /// How far those rows reached.
+    pub reach: Reach,
+    /// Steps that scored at least one row.
+    pub scoring: u64,
     /// Tokens output in them.
     pub tokens: u64,
     /// Nanoseconds spent in them, by phase.
@@ -96,6 +100,8 @@ impl StepCost {
     pub fn merge(&mut self, other: &StepCost) {
         self.steps += other.steps;
         self.tokens += other.tokens;
+        self.scoring += other.scoring;
+        self.reach.merge(&other.reach);
         self.rows.prefill += other.rows.prefill;
         self.rows.decode += other.rows.decode;
         self.rows.verify += other.rows.verify;
@@ -134,9 +140,10 @@ impl StepCosts {
         let mut ends = Vec::new();
         let mut steps = Vec::new();
         for Event { at, kind } in events {
-            if let EventKind::Step { rows, times } = *kind {
+            if let EventKind::Step { rows, reach, times } = *kind {
                 ends.push(*at);
-                steps.push(StepCost { steps: 1, rows, tokens: 0, times });
+                let scoring = u64::from(reach.scored > 0);
+                steps.push(StepCost { steps: 1, rows, reach, scoring, tokens: 0, times });
             }
         }
         for Event { at, kind } in events {

@@ -11,7 +11,7 @@ mod summary;
 use anyhow::{Context, Result, ensure};
 use burn::backend::Flex;
 use burn::tensor::{DType, Tensor, TensorData};
-use specquant_core::{KvDtype, Memory, Model, ModelInfo, WeightFormat};
+use specquant_core::{KvDtype, Memory, Model, ModelInfo, WeightFormat, Work};
 use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, KvShape, RopeTable, Team};
 
 use crate::config::Config;
@@ -60,6 +60,7 @@ pub fn load(files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Model>>
         kv_slots: options.kv_slots,
         device: device(&options.team),
         memory: Memory::default(),
+        work: Work::default(),
     };
     let decoder = decoder::<Flex>(&checkpoint, &config, info, &options.team);
     Ok(Box::new(decoder.with_context(|| files.place())?))
@@ -71,7 +72,7 @@ fn device(team: &Team) -> String {
     format!("cpu {}, {threads} thread{}", team.isa(), if threads == 1 { "" } else { "s" })
 }
 
-/// Packs the weights and makes the KV cache; `info` says in which formats, and gets the memory counted.
+/// Packs the weights and makes the KV cache; `info` says in which formats, and gets memory and work counted.
 fn decoder<B: Backend>(
     checkpoint: &Checkpoint<'_>,
     config: &Config,
@@ -87,11 +88,18 @@ fn decoder<B: Backend>(
         head_dim: heads.dim,
         dtype: info.kv_dtype,
     };
-    let mut weights = Weights::<B> { checkpoint, format: info.weights, team, memory: Memory::default() };
+    let mut weights = Weights::<B> { checkpoint, format: info.weights, team, elements: 0, memory: Memory::default() };
     let embedding = weights.table(EMBEDDING)?;
     let layers = (0..info.layers).map(|layer| weights.layer(layer)).collect::<Result<_>>()?;
     let norm = weights.vector(FINAL_NORM)?;
+    let (elements, bytes) = (weights.elements, weights.memory.matrices);
     let head = weights.pack(&[head(config)])?;
+    info.work = Work {
+        row_flops: 2 * elements,
+        scored_flops: 2 * (weights.elements - elements),
+        key_flops: 4 * (heads.query * heads.dim * info.layers) as u64,
+        head_bytes: weights.memory.matrices - bytes,
+    };
     let kv = B::kv_store(shape, team)?;
     info.memory = Memory { kv: B::kv_bytes(&kv) as u64, ..weights.memory };
     // A sequence never has more positions than the cache has slots.
@@ -106,6 +114,8 @@ struct Weights<'a, B: Backend> {
     checkpoint: &'a Checkpoint<'a>,
     format: WeightFormat,
     team: &'a B::Team,
+    /// Elements of the matrices that were packed, without padding.
+    elements: u64,
     memory: Memory,
 }
 
@@ -127,6 +137,7 @@ impl<B: Backend> Weights<'_, B> {
     fn pack(&mut self, names: &[&str]) -> Result<B::Packed> {
         let parts = names.iter().map(|name| self.checkpoint.matrix(name)).collect::<Result<Vec<_>>>()?;
         let packed = B::pack(&parts, self.format, self.team)?;
+        self.elements += parts.iter().map(|part| (part.outputs * part.inputs) as u64).sum::<u64>();
         self.memory.matrices += B::packed_bytes(&packed) as u64;
         Ok(packed)
     }

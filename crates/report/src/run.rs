@@ -45,7 +45,7 @@ pub struct Run {
 }
 
 /// Version of the stored form; a change that readers must know of counts it up.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// Characters of two values that a message can hold.
 const MOST_SHOWN: usize = 160;

@@ -1,8 +1,8 @@
 //! A small run in numbers that are easy to follow, for tests.
 
 use specquant_core::{
-    Event, EventKind, FileHash, KvDtype, Memory, ModelInfo, PhaseTimes, Reason, Rows, RunSpec, Speculation, TextSize,
-    WeightFormat,
+    Event, EventKind, FileHash, KvDtype, Memory, ModelInfo, PhaseTimes, Reach, Reason, Rows, RunSpec, Speculation,
+    TextSize, WeightFormat, Work,
 };
 use specquant_machine::{Build, Conditions, Machine};
 use specquant_metrics::{Pass, RowCosts};
@@ -89,6 +89,7 @@ fn model(name: &str, weights: WeightFormat, matrices: u64) -> ModelInfo {
         kv_slots: 200,
         device: "cpu".into(),
         memory: Memory { matrices, ..Memory::default() },
+        work: Work::default(),
     }
 }
 
@@ -124,11 +125,12 @@ fn pass(steps: Vec<(u64, usize, usize)>, check: Check) -> ArmPass {
     let mut at = 50_000_000;
     let tokens =
         |n, drafted, accepted| EventKind::Tokens { request: 0, n, drafted, accepted, rejected: drafted > accepted };
+    let step = |rows, times| EventKind::Step { rows, reach: Reach::default(), times };
     let mut kinds = vec![
         (0, EventKind::Arrived { request: 0, prompt: 100 }),
         (0, EventKind::Admitted { request: 0 }),
         (at, tokens(1, 0, 0)),
-        (at, EventKind::Step { rows: Rows { prefill: 100, ..Rows::default() }, times: times(at, 0) }),
+        (at, step(Rows { prefill: 100, ..Rows::default() }, times(at, 0))),
     ];
     let mut output = 1;
     for (ns, drafted, accepted) in steps {
@@ -136,7 +138,7 @@ fn pass(steps: Vec<(u64, usize, usize)>, check: Check) -> ArmPass {
         output += accepted + 1;
         kinds.push((at, tokens(accepted + 1, drafted, accepted)));
         let rows = Rows { prefill: 0, decode: 1, verify: drafted };
-        kinds.push((at, EventKind::Step { rows, times: times(ns, drafted as u64) }));
+        kinds.push((at, step(rows, times(ns, drafted as u64))));
     }
     kinds.push((
         at,

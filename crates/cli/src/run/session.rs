@@ -96,7 +96,7 @@ fn arm_pass((pass, check): (&Pass, Check)) -> ArmPass {
 
 #[cfg(test)]
 mod tests {
-    use specquant_core::{Event, EventKind, PhaseTimes, Reason, Rng, Rows, TextSize, Use};
+    use specquant_core::{Event, EventKind, PhaseTimes, Reach, Reason, Rng, Rows, TextSize, Use};
     use specquant_engine::{Output, Virtual};
     use specquant_report::{Record, Run, SCHEMA};
 
@@ -128,7 +128,7 @@ mod tests {
                 let rows = Rows { decode: 1, ..Rows::default() };
                 events.push(event(step * ns, tokens));
                 let times = PhaseTimes { target: ns, ..PhaseTimes::default() };
-                events.push(event(step * ns, EventKind::Step { rows, times }));
+                events.push(event(step * ns, EventKind::Step { rows, reach: Reach::default(), times }));
             }
             let (reason, text) = (Reason::Length, TextSize::default());
             events.push(event(64 * ns, EventKind::Finished { request, reason, tokens: 64, text }));

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use specquant_core::{Clock, Event, EventKind, PhaseTimes, Request, Rows};
+use specquant_core::{Clock, Event, EventKind, PhaseTimes, Reach, Request, Rows};
 use specquant_kv::Paged;
 
 use super::rig::{Rig, TARGET, ask, asks};
@@ -100,9 +100,23 @@ fn each_phase_is_charged_with_what_it_took() {
     let got: Vec<_> = ran
         .events
         .iter()
-        .filter_map(|event| if let EventKind::Step { rows, times } = event.kind { Some((rows, times)) } else { None })
+        .filter_map(
+            |event| if let EventKind::Step { rows, times, .. } = event.kind { Some((rows, times)) } else { None },
+        )
         .collect();
     assert_eq!(got, steps);
+    // The prompt in chunks of 64 and 6, of which only the last row is scored, then four rows after 70 and after 74 tokens.
+    let reach = [(2080, 64, 0), (405, 70, 1), (290, 74, 4), (306, 78, 4)].map(|(keys, context, scored)| Reach {
+        keys,
+        context,
+        scored,
+    });
+    let got: Vec<_> = ran
+        .events
+        .iter()
+        .filter_map(|event| if let EventKind::Step { reach, .. } = event.kind { Some(reach) } else { None })
+        .collect();
+    assert_eq!(got, reach);
 }
 
 #[test]

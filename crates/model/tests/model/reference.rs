@@ -1,7 +1,7 @@
 //! A plain Llama in f64, written from the paper and independent of the crate, against the decoder on tiny checkpoints.
 
 use safetensors::Dtype;
-use specquant_core::{KvDtype, WeightFormat};
+use specquant_core::{KvDtype, WeightFormat, Work};
 use specquant_model::ModelFiles;
 
 use crate::runs::{in_chunks, loaded, max_diff};
@@ -177,4 +177,20 @@ fn a_folder_gives_the_same_model_as_its_files_in_memory() {
         folder.close().unwrap();
         in_chunks(&mut *loaded, &[1, 2], 1, &[0, 1]);
     }
+}
+
+#[test]
+fn the_work_of_a_forward_is_that_of_its_matrices() {
+    // A layer has 1024 + 512 + 512 + 1024 elements in attention and 3 x 1536 after it, the head 64 x 32; padding is no work.
+    for (tiny, format, bytes) in [(TINY, WeightFormat::F32, 4), (Tiny { tied: false, ..TINY }, WeightFormat::F16, 2)] {
+        let loaded = loaded(&model(tiny.files()), format, KvDtype::F32, 1);
+        let expected =
+            Work { row_flops: 4 * 7680, scored_flops: 4096, key_flops: 4 * 32 * 2, head_bytes: 2048 * bytes };
+        assert_eq!(loaded.info().work, expected, "{tiny:?}");
+        assert_eq!(loaded.info().memory.matrices, (2 * 7680 + 2048) * bytes);
+    }
+    // Heads of 6 make queries, keys and values 24 wide.
+    let narrow = Tiny { head_dim: 6, kv_heads: 4, ..TINY };
+    let work = loaded(&model(narrow.files()), WeightFormat::F32, KvDtype::F32, 1).info().work;
+    assert_eq!((work.row_flops, work.key_flops), (4 * (4 * 24 * 32 + 3 * 1536), 4 * 24 * 2));
 }
