@@ -226,7 +226,7 @@ mod tests {
             (format!("{run}{}", round(2, 4)), "line 2: round 2 is out of order"),
             (format!("{run}{}", round(1, 3)), "line 2: a round of 3 arms in a run of 4"),
             (format!("{run}null\n"), "line 2: not what this version writes"),
-            (run.replace("\"schema\":2", "\"schema\":1"), "line 1: its form has version 1"),
+            (run.replace(&format!("\"schema\":{SCHEMA}"), "\"schema\":1"), "line 1: its form has version 1"),
             (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0,5]"), "line 1: a cell names model 5 of 3"),
             (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0]"), "line 1: the run's lists"),
             (run.replace("\"load_ns\":[30000000,", "\"load_ns\":["), "line 1: the run's load times"),
