@@ -7,15 +7,13 @@ use anyhow::Result;
 use serde::Serialize;
 use specquant_core::Clock;
 use specquant_engine::Wall;
-use specquant_kernels::{Reading, Team, multiply_adds};
+use specquant_kernels::{Team, multiply_adds};
 use specquant_machine::{Build, Conditions, Machine, Moment};
 use specquant_metrics::{Paired, paired};
 
 use crate::args::DoctorArgs;
+use crate::peaks::{bandwidth, block, multiply_add_rate};
 use crate::{Ended, device, show};
-
-/// Bytes below which a bandwidth is not that of memory.
-const LEAST: u64 = 256 << 20;
 
 /// Bytes of the block that is read from cache: in every core's second-level cache.
 const CACHED: usize = 256 << 10;
@@ -60,12 +58,11 @@ pub(crate) fn doctor(args: &DoctorArgs, json: bool) -> Result<Ended> {
     let machine = Machine::read();
     let team = device::team(args.threads, &machine)?;
     let one = device::team(1, &machine)?;
-    let block =
-        args.memory.map_or_else(|| LEAST.max(8 * machine.cache_bytes.unwrap_or(0)), |mebibytes| mebibytes << 20);
-    let (read_one, _) = bandwidth(block as usize, &one)?;
-    let (read_all, block_bytes) = bandwidth(block as usize, &team)?;
+    let block = args.memory.map_or_else(|| block(&machine), |mebibytes| (mebibytes << 20) as usize);
+    let (read_one, _) = bandwidth(block, &one)?;
+    let (read_all, block_bytes) = bandwidth(block, &team)?;
     let (read_cached, _) = bandwidth(CACHED * team.threads(), &team)?;
-    let peak_flops = peak(&team);
+    let peak_flops = multiply_add_rate(&team);
     let (clock_ns, clock_step_ns) = clock();
     let (repeat, repeat_sd) = repeat(&team)?;
     let mut findings = Findings {
@@ -88,32 +85,6 @@ pub(crate) fn doctor(args: &DoctorArgs, json: bool) -> Result<Ended> {
     findings.fix = advice::fix(&findings);
     show(&if json { serde_json::to_string_pretty(&findings)? } else { print::text(&findings) })?;
     Ok(Ended::Done)
-}
-
-/// The best of several passes over a block of so many bytes, and the bytes of a pass.
-fn bandwidth(bytes: usize, team: &Team) -> Result<(f64, usize)> {
-    let (clock, block) = (Wall::start(), Reading::new(bytes, team)?);
-    // About as much is read in all whatever the block, and a small block is read again before it can leave the cache.
-    let turns = ((1 << 24) / block.bytes()).max(1);
-    let pass = |_| {
-        let start = clock.now();
-        for _ in 0..turns {
-            block.pass(team);
-        }
-        (turns * block.bytes()) as f64 * 1e9 / (clock.now() - start) as f64
-    };
-    Ok(((0..8).map(pass).fold(0.0, f64::max), block.bytes()))
-}
-
-/// The best of several bursts of multiply-adds.
-fn peak(team: &Team) -> f64 {
-    let clock = Wall::start();
-    let burst = |_| {
-        let start = clock.now();
-        let operations = multiply_adds(1_000_000, team);
-        operations * 1e9 / (clock.now() - start) as f64
-    };
-    (0..10).map(burst).fold(0.0, f64::max)
 }
 
 /// What a look at the clock takes, and the smallest step that was seen.

@@ -11,6 +11,7 @@ mod inspect;
 mod interrupt;
 mod metrics;
 mod overlay;
+mod peaks;
 mod quality;
 mod run;
 

@@ -137,6 +137,11 @@ pub const DERIVED: &[Definition] = &[
         "",
         "decode speed-up predicted from T(n), the draft's cost and acceptance, and the residual by phase",
     ),
+    timed(
+        "utilization",
+        "",
+        "MFU and MBU of the target's forwards in prefill and in decode steps: FLOPs, and bytes of weights, keys and values that had to be read, / their time / the measured peak",
+    ),
     timed("costs", "", "costs of drafting steps in units of the control's decode step"),
 ];
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 use specquant_core::{RunSpec, Speculation};
 use specquant_metrics::{
-    Cost, Goodput, Interval, Paired, Pass, Prediction, StepMeans, Summary, holm, paired, resampled,
+    Cost, Goodput, Interval, Paired, Pass, Prediction, StepMeans, Summary, Utilization, holm, paired, resampled,
 };
 
 use crate::record::{Arm, Costs, Disturbance, Record, Speedup, Trust, Verdict, label};
@@ -131,6 +131,7 @@ fn derive_arm(log: &Log, rates: &Rates, cell: usize) -> Result<Arm> {
         goodput: spec.slo.map(|slo| Goodput::of(passes(cell), &slo)),
         cost: spec.price.and_then(|price| Cost::of(price, summary.throughput.wall_s, summary.counts.output_tokens)),
         cold_ttft_ms: summary.latency.ttft_ms.map(|ttft| run.load_ms(cell) + ttft.p50.value),
+        utilization: Utilization::of(&summary.steps, &run.models[run.targets[cell]], &run.peaks),
         prediction,
         costs,
         summary,

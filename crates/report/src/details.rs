@@ -4,7 +4,9 @@
 use std::fmt::Write;
 
 use comfy_table::{Table, presets};
-use specquant_metrics::{DEFINITIONS, DERIVED, Definition, Kind, PhaseCosts, RowCosts, Spread, StepMeans};
+use specquant_metrics::{
+    DEFINITIONS, DERIVED, Definition, Kind, Peaks, PhaseCosts, PhaseUse, RowCosts, Spread, StepMeans,
+};
 
 use specquant_core::Speculation;
 
@@ -14,7 +16,15 @@ use crate::table::COLUMNS;
 
 /// All of it, as Markdown.
 pub fn details(record: &Record) -> String {
-    let parts = [steps(record), rows(record), predictions(record), itl(record), bootstrap(record), definitions()];
+    let parts = [
+        steps(record),
+        utilization(record),
+        rows(record),
+        predictions(record),
+        itl(record),
+        bootstrap(record),
+        definitions(),
+    ];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
@@ -50,6 +60,30 @@ fn steps(record: &Record) -> String {
     };
     let header = ["cell", "step", "draft", "target", "sample", "verify", "keep", "other"];
     section("Decode steps, ms per sequence", &header, record.arms.iter().filter_map(row).collect())
+}
+
+/// What the target's forwards used of the machine, in prefill and in decode steps.
+fn utilization(record: &Record) -> String {
+    let row = |arm: &Arm| {
+        let phases = [arm.utilization.prefill, arm.utilization.decode];
+        let values = phases.into_iter().flat_map(|phase| match phase {
+            None => [const { String::new() }; 4],
+            Some(PhaseUse { flops_s, bytes_s, mfu, mbu }) => {
+                let [mfu, mbu] = [mfu, mbu].map(|share| format!("{:.1}%", 100.0 * share));
+                [format!("{:.2}", flops_s / 1e9), mfu, format!("{:.2}", bytes_s / 1e9), mbu]
+            }
+        });
+        [name(record, arm)].into_iter().chain(values).collect()
+    };
+    let Peaks { read_bytes_s, flops_s } = record.run.peaks;
+    let title = format!(
+        "Utilization of the target's forwards, of {:.1} GFLOP/s and {:.1} GB/s measured (MBU above 100%: read from cache)",
+        flops_s / 1e9,
+        read_bytes_s / 1e9
+    );
+    let header =
+        ["cell", "prefill GFLOP/s", "MFU", "prefill GB/s", "MBU", "decode GFLOP/s", "MFU", "decode GB/s", "MBU"];
+    section(&title, &header, record.arms.iter().map(row).collect())
 }
 
 /// T(n) of each pair of models.
@@ -158,6 +192,19 @@ mod tests {
     fn a_report_has_everything_that_the_table_has_no_room_for() {
         let record = Record::derive(&log(3, 15)).unwrap();
         insta::assert_snapshot!("details", details(&record));
+    }
+
+    #[test]
+    fn what_an_arm_holds_beside_its_summary_is_defined() {
+        let record = Record::derive(&log(3, 15)).unwrap();
+        let arm = serde_json::to_value(&record.arms[1]).unwrap();
+        let derived =
+            arm.as_object().unwrap().keys().filter(|key| !["spec", "summary", "verdict"].contains(&key.as_str()));
+        let mut defined: Vec<&str> = DERIVED.iter().map(|definition| definition.id).collect();
+        defined.sort_unstable();
+        let mut derived: Vec<&str> = derived.map(String::as_str).collect();
+        derived.sort_unstable();
+        assert_eq!(derived, defined);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::{FileHash, ModelInfo, RunSpec, Speculation, WeightFormat};
 use specquant_machine::{Build, Machine};
-use specquant_metrics::RowCosts;
+use specquant_metrics::{Peaks, RowCosts};
 
 /// What is run, where, and on what.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub struct Run {
     pub machine: Machine,
     /// What computed, such as `cpu avx2, 2 threads`.
     pub device: String,
+    /// The most that this can do, measured before the first round.
+    pub peaks: Peaks,
     /// The target models, then the draft models.
     pub models: Vec<ModelInfo>,
     /// The files of models and prompts.

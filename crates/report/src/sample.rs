@@ -5,7 +5,7 @@ use specquant_core::{
     TextSize, WeightFormat, Work,
 };
 use specquant_machine::{Build, Conditions, Machine};
-use specquant_metrics::{Pass, RowCosts};
+use specquant_metrics::{Pass, Peaks, RowCosts};
 
 use crate::round::{ArmPass, Check, Digest, Ended, Log, Round};
 use crate::run::{Run, SCHEMA};
@@ -21,6 +21,7 @@ pub(crate) fn run() -> Run {
         began: "20260102T030405Z".into(),
         machine: machine(),
         device: "cpu scalar, 2 threads".into(),
+        peaks: Peaks { read_bytes_s: 20e9, flops_s: 100e9 },
         models: vec![
             model("big", WeightFormat::F16, 2 << 20),
             model("big", WeightFormat::F32, 4 << 20),

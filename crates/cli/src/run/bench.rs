@@ -11,14 +11,14 @@ use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Pol
 use specquant_kernels::Team;
 use specquant_kv::allocator;
 use specquant_machine::Machine;
-use specquant_metrics::RowCosts;
+use specquant_metrics::{Peaks, RowCosts};
 use specquant_model::{LoadOptions, ModelFiles, Tokenizer, same_vocabulary};
 use specquant_report::{Run, SCHEMA};
 use specquant_workload::{Prompt, generate};
 
-use super::rows;
 use super::warm::WarmUp;
-use crate::device;
+use super::{dry, rows};
+use crate::{device, peaks};
 
 /// T(n) is measured for n up to this.
 const MOST_ROWS: usize = 9;
@@ -61,6 +61,20 @@ impl Pass {
         self.measured.merge(other.measured);
         self.outputs.extend(other.outputs);
     }
+}
+
+/// What preparing the cells brought.
+pub(crate) struct Known {
+    /// When the run began, UTC.
+    pub(crate) began: String,
+    /// Parts into which its requests are cut.
+    pub(crate) parts: usize,
+    /// The most that the device can do.
+    pub(crate) peaks: Peaks,
+    /// Passes that warmed each cell up.
+    pub(crate) warm_up: Vec<usize>,
+    /// What forwards of each cell cost.
+    pub(crate) row_costs: Vec<Option<RowCosts>>,
 }
 
 struct Arm {
@@ -116,6 +130,7 @@ impl Bench {
                 bench.check_pair(cell)?;
             }
         }
+        dry::fit(cells, slots)?;
         for (cell, requests) in cells.iter().zip(requests) {
             let target = bench.model(cell, Role::Target, slots)?;
             let draft = match cell.speculation {
@@ -277,15 +292,20 @@ impl Bench {
         Ok(())
     }
 
+    /// The most that the device can do.
+    pub(crate) fn peaks(&self) -> Result<Peaks> {
+        peaks::peaks(&self.machine, &self.team)
+    }
+
     /// Where it runs.
     pub(crate) fn device(&self) -> String {
         device::describe(&self.arms[0].cell, &self.team)
     }
 
-    /// What is known of the run before its first round: `prepared` holds what preparing the cells brought.
-    pub(crate) fn describe(&self, began: String, parts: usize, prepared: Vec<(usize, Option<RowCosts>)>) -> Run {
+    /// What is known of the run before its first round.
+    pub(crate) fn describe(&self, known: Known) -> Run {
+        let Known { began, parts, peaks, warm_up, row_costs } = known;
         let loaded = || self.targets.iter().chain(&self.drafts);
-        let (warm_up, row_costs) = prepared.into_iter().unzip();
         let requests = &self.arms[0].requests;
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
         Run {
@@ -295,6 +315,7 @@ impl Bench {
             began,
             machine: self.machine.clone(),
             device: self.device(),
+            peaks,
             models: loaded().map(|loaded| loaded.model.info().clone()).collect(),
             load_ns: loaded().map(|loaded| loaded.load_ns).collect(),
             row_costs,

@@ -1,6 +1,6 @@
 //! `run --dry-run`: the cells, the memory that they need, and the time that they may take. Nothing is loaded or run.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use specquant_core::{Memory, RunSpec, Speculation};
 use specquant_machine::Moment;
 
@@ -22,6 +22,20 @@ pub(crate) fn dry(cells: &[RunSpec]) -> Result<()> {
     lines.push(format!("memory   in all {}{room}", mebibytes(all)));
     lines.push(time(cells));
     show(&lines.join("\n"))
+}
+
+/// Refuses cells whose models do not fit into memory together: every round runs all of them.
+pub(crate) fn fit(cells: &[RunSpec], slots: usize) -> Result<()> {
+    let Some(available) = Moment::now().memory_available() else { return Ok(()) };
+    let all = models(cells, slots)?.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    ensure!(
+        all < available,
+        "the models of these cells need {} and {} are available: run fewer weight formats at once, each with f16 as its \
+         control, or a smaller batch; --dry-run shows what each needs",
+        mebibytes(all),
+        mebibytes(available)
+    );
+    Ok(())
 }
 
 /// KV slots of every model.

@@ -12,7 +12,7 @@ use specquant_machine::utc_stamp;
 use specquant_metrics::Interval;
 use specquant_report::{Line, Log, Record, Run, RunFolder, control, intervals};
 
-use super::bench::Bench;
+use super::bench::{Bench, Known};
 use super::plan::Plan;
 use super::print;
 use super::session::Session;
@@ -33,15 +33,18 @@ impl Prepared {
         let mut bench = Bench::load(cells, |cell| specquant_workload::prompts(&cell.workload))?;
         let plan = Plan::of(cells, &bench.requests());
         let (began, progress) = (utc_stamp(), progress());
-        let (mut prepared, mut known) = (Vec::new(), BTreeMap::new());
+        progress.set_message("what the machine can do");
+        let peaks = bench.peaks()?;
+        let (mut warm_up, mut row_costs, mut known) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (at, cell) in cells.iter().enumerate() {
             progress.set_message(format!("warm-up of {} {}", cell.weights, cell.speculation));
             let Some(passes) = bench.warm_up(at, &|| interrupt.asked())? else { return Ok(None) };
-            prepared.push((passes, bench.row_costs(at, &mut known)?));
+            warm_up.push(passes);
+            row_costs.push(bench.row_costs(at, &mut known)?);
         }
         progress.finish_and_clear();
         bench.hash()?;
-        let run = bench.describe(began, plan.parts, prepared);
+        let run = bench.describe(Known { began, parts: plan.parts, peaks, warm_up, row_costs });
         Ok(Some(Prepared { bench, plan, run }))
     }
 

@@ -98,6 +98,7 @@ fn arm_pass((pass, check): (&Pass, Check)) -> ArmPass {
 mod tests {
     use specquant_core::{Event, EventKind, PhaseTimes, Reach, Reason, Rng, Rows, TextSize, Use};
     use specquant_engine::{Output, Virtual};
+    use specquant_metrics::Peaks;
     use specquant_report::{Record, Run, SCHEMA};
 
     use super::*;
@@ -158,6 +159,7 @@ mod tests {
             parts: 10,
             load_ns: vec![0],
             row_costs: vec![None; cells.len()],
+            peaks: Peaks { read_bytes_s: 1e9, flops_s: 1e9 },
             warm_up: vec![3; cells.len()],
             targets: vec![0; cells.len()],
             drafts: vec![None; cells.len()],
