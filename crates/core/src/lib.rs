@@ -19,7 +19,7 @@ mod slo;
 mod spec;
 mod text;
 
-pub use axis::{Batching, Kv, KvDtype, Speculation, WeightFormat};
+pub use axis::{Batching, Kv, KvDtype, Quantizer, Speculation, WeightFormat};
 pub use batch::{Batch, Reach, Run, Score, SeqId, SlotCopy};
 pub use clock::Clock;
 pub use dist::{Dist, Sampling, dist, pick};

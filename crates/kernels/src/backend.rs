@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
-use specquant_core::{KvDtype, SlotCopy, WeightFormat};
+use specquant_core::{KvDtype, Quantizer, SlotCopy, WeightFormat};
 
 use crate::rope::RopeTable;
 
@@ -25,12 +25,19 @@ pub trait Backend: burn::tensor::backend::Backend {
     /// Packs matrices that share their inputs, stacked along the outputs in the given order (query, key, value; or
     /// gate, up).
     ///
-    /// A format equal to the stored dtype loses nothing; other conversions round to nearest even.
+    /// A format equal to the stored dtype loses nothing; other float formats round to nearest even, and the rest do as
+    /// `quantizer` says.
     ///
     /// # Errors
-    /// When a part's bytes do not match its shape, the parts' inputs differ, or a finite weight would become infinite
-    /// in `format`; the message names the tensor.
-    fn pack(parts: &[DenseMatrix<'_>], format: WeightFormat, team: &Self::Team) -> Result<Self::Packed>;
+    /// When a part's bytes do not match its shape, the parts' inputs differ, groups do not divide the inputs, a finite
+    /// weight would become infinite in `format`, or a weight that is not finite is to be quantized; the message names the
+    /// tensor.
+    fn pack(
+        parts: &[DenseMatrix<'_>],
+        format: WeightFormat,
+        quantizer: Quantizer,
+        team: &Self::Team,
+    ) -> Result<Self::Packed>;
 
     /// Bytes that the matrix keeps resident, padding included.
     fn packed_bytes(w: &Self::Packed) -> usize;

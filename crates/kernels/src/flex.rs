@@ -6,7 +6,7 @@ use anyhow::Result;
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
-use specquant_core::{SlotCopy, WeightFormat};
+use specquant_core::{Quantizer, SlotCopy, WeightFormat};
 
 use crate::attention::attend;
 use crate::backend::{Backend, DenseMatrix, Heads, KvShape};
@@ -23,8 +23,13 @@ impl Backend for Flex {
     type Packed = PackedMatrix;
     type KvStore = KvStore;
 
-    fn pack(parts: &[DenseMatrix<'_>], format: WeightFormat, team: &Team) -> Result<PackedMatrix> {
-        PackedMatrix::new(parts, format, team)
+    fn pack(
+        parts: &[DenseMatrix<'_>],
+        format: WeightFormat,
+        quantizer: Quantizer,
+        team: &Team,
+    ) -> Result<PackedMatrix> {
+        PackedMatrix::new(parts, format, quantizer, team)
     }
 
     fn packed_bytes(w: &PackedMatrix) -> usize {
@@ -131,7 +136,7 @@ unsafe fn filled(shape: [usize; 2], fill: impl FnOnce(*mut f32)) -> Tensor<Flex,
 mod tests {
     use burn::backend::Flex;
     use burn::tensor::{Tensor, TensorData};
-    use specquant_core::{KvDtype, WeightFormat};
+    use specquant_core::{KvDtype, Quantizer, WeightFormat};
 
     use crate::testing::{bits, host, numbers, teams, tensor};
     use crate::{Backend, DenseMatrix, Dtype, Heads, Isa, KvShape, RopeTable, Team};
@@ -146,7 +151,7 @@ mod tests {
             let x = tensor(&values, heads.width());
             let bytes = vec![0x3c; 5 * heads.width() * 2];
             let matrix = DenseMatrix { name: "w", outputs: 5, inputs: heads.width(), dtype: Dtype::F16, bytes: &bytes };
-            let w = Flex::pack(&[matrix], WeightFormat::F16, &team).unwrap();
+            let w = Flex::pack(&[matrix], WeightFormat::F16, Quantizer::Mse, &team).unwrap();
             let gain = Tensor::<Flex, 1>::ones([heads.width()], &Default::default());
             let shape = KvShape { layers: 1, slots: 4, kv_heads: 2, head_dim: 16, dtype: KvDtype::F16 };
             let mut store = Flex::kv_store(shape, &team).unwrap();

@@ -9,7 +9,7 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C: 8 lanes.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL: 16 lanes.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI: 16 lanes.
     Avx512,
 }
 
@@ -30,7 +30,8 @@ impl Isa {
             is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl"),
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vnni"),
         );
         #[cfg(not(target_arch = "x86_64"))]
         let (avx2, avx512) = (false, false);

@@ -13,6 +13,7 @@
 mod attention;
 mod backend;
 mod buffer;
+mod codec;
 mod exp;
 mod flex;
 mod isa;
@@ -22,6 +23,7 @@ mod mapped;
 mod norm;
 mod packed;
 mod probe;
+mod quantize;
 mod rope;
 mod silu;
 mod simd;

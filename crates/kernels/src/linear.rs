@@ -1,25 +1,24 @@
 //! The product of activations with a packed matrix.
 //!
-//! Per output one chain `acc = w[k] * x[k] + acc` over k = 0, 1, .., in every format and for every number of rows:
-//! outputs lie in lanes, rows and panels are blocked in registers, threads take panels.
+//! Per output one chain `acc = w[k] * x[k] + acc` over k = 0, 1, .., in every format whose activations are floats and for
+//! every number of rows: outputs lie in lanes, rows and panels are blocked in registers, threads take panels. The formats
+//! with int8 activations add up groups of exact integer products in the same way.
+
+mod decoded;
+mod float;
+mod integer;
 
 use half::{bf16, f16};
 use specquant_core::WeightFormat;
 
-use crate::packed::PackedMatrix;
-use crate::simd::{Element, Simd, for_isa, store_up_to};
+use crate::packed::{PackedMatrix, Weights};
 use crate::team::{Output, Team};
 
-/// Rows whose accumulators stay in registers together: 6 rows of two vectors leave four of 16 registers.
-const TILE: usize = 6;
-
-/// One product, as the kernels see it.
+/// Activations, result and shape of one product, as the kernels see them.
 #[derive(Clone, Copy)]
-struct Product<E> {
+struct Product {
     /// `[rows, inputs]`
     x: *const f32,
-    /// `[panel][input][lane]`
-    w: *const E,
     /// `[rows, outputs]`
     y: *mut f32,
     rows: usize,
@@ -32,159 +31,112 @@ struct Product<E> {
 /// # Safety
 /// `y` must be valid for writes of `rows * outputs` elements.
 pub(crate) unsafe fn linear(x: &[f32], w: &PackedMatrix, team: &Team, y: *mut f32) {
-    // SAFETY: the caller keeps the contract.
+    let (inputs, outputs) = (w.inputs(), w.outputs());
+    assert_eq!(w.panel(), team.isa().panel(), "the matrix was packed for another instruction set");
+    assert_eq!(x.len() % inputs, 0, "the activations are not rows of {inputs}");
+    let job = Product { x: x.as_ptr(), y, rows: x.len() / inputs, inputs, outputs };
+    // SAFETY: the shapes were checked, and the buffer holds whole panels of the format.
     unsafe {
-        match w.format() {
-            WeightFormat::F32 => product::<f32>(x, w, team, y),
-            WeightFormat::F16 => product::<f16>(x, w, team, y),
-            WeightFormat::Bf16 => product::<bf16>(x, w, team, y),
+        match (w.format(), w.weights()) {
+            (WeightFormat::F32, Weights::Float(w)) => float::product::<f32>(&job, w.start().cast(), team),
+            (WeightFormat::F16, Weights::Float(w)) => float::product::<f16>(&job, w.start().cast(), team),
+            (_, Weights::Float(w)) => float::product::<bf16>(&job, w.start().cast(), team),
+            (_, Weights::Fp8(w)) => decoded::fp8(&job, w, team),
+            (WeightFormat::Int8A8 | WeightFormat::Int4A8, Weights::Groups(w)) => integer::product(&job, w, team),
+            (_, Weights::Groups(w)) => decoded::groups(&job, w, team),
         }
     }
 }
 
-/// # Safety
-/// As for [`linear`], and `E` is the element type of `w`.
-unsafe fn product<E: Element>(x: &[f32], w: &PackedMatrix, team: &Team, y: *mut f32) {
-    let (inputs, outputs, isa) = (w.inputs(), w.outputs(), team.isa());
-    assert_eq!(w.panel(), isa.panel(), "the matrix was packed for another instruction set");
-    assert_eq!(x.len() % inputs, 0, "the activations are not rows of {inputs}");
-    let rows = x.len() / inputs;
-    let panels = outputs.div_ceil(w.panel());
-    // A single row runs four panels at once; parts are whole fours, several for each thread if there are enough.
+/// Calls `part` with ranges of whole fours of panels, so that a single row may run four at once; several parts for each
+/// thread if there are enough panels.
+fn by_panels(job: &Product, team: &Team, part: &(dyn Fn(Product, usize, usize) + Sync)) {
+    let panels = job.outputs.div_ceil(team.isa().panel());
     let four = panels.div_ceil(4);
     let parts = four.min(team.threads() * 4);
-    let y = Output::new(y);
-    team.run(rows * inputs * outputs, parts, &|part| {
-        let start = (part * four / parts) * 4;
-        let end = ((part + 1) * four / parts * 4).min(panels);
-        let job = Product { x: x.as_ptr(), w: w.elements::<E>(), y: y.get(), rows, inputs, outputs };
-        // SAFETY: the shapes were checked, `w` holds whole panels, and each part writes the columns of its panels.
-        unsafe { panels_on::<E>(isa, &job, start, end) }
+    let (x, y) = (job.x as usize, Output::new(job.y));
+    let Product { rows, inputs, outputs, .. } = *job;
+    team.run(rows * inputs * outputs, parts, &|index| {
+        let start = (index * four / parts) * 4;
+        let end = ((index + 1) * four / parts * 4).min(panels);
+        part(Product { x: x as *const f32, y: y.get(), rows, inputs, outputs }, start, end);
     });
 }
 
-for_isa!(fn panels_on[E: Element](job: &Product<E>, start: usize, end: usize) = panels);
-
-/// All rows of the panels `start..end`; a panel stays in the nearest cache while the rows pass.
-///
-/// # Safety
-/// The pointers of `job` cover its shapes, and nobody else writes these panels' columns of `y`.
-#[inline(always)]
-unsafe fn panels<S: Simd, E: Element>(job: &Product<E>, start: usize, end: usize) {
-    let tiles = job.rows.div_ceil(TILE);
-    let mut panel = start;
-    while panel < end {
-        // One row alone has only two chains of additions per panel, so that it takes several panels to keep the units
-        // busy; two rows take two. Three rows ran faster on one panel at a time.
-        let step = match (job.rows, end - panel) {
-            (1, 4..) => S::PANELS,
-            (1..=2, 2..) => 2,
-            _ => 1,
-        };
-        for tile in 0..tiles {
-            // Tiles of nearly equal size: a lone last row would run at a sixth of the speed.
-            let row = tile * job.rows / tiles;
-            let rows = (tile + 1) * job.rows / tiles - row;
-            // SAFETY: the caller keeps the contract; `rows <= TILE`, and `panel + step <= end`.
-            unsafe {
-                match (rows, step) {
-                    (1, 4) => block::<S, E, 1, 4>(job, panel, row),
-                    (1, 2) => block::<S, E, 1, 2>(job, panel, row),
-                    (1, _) => block::<S, E, 1, 1>(job, panel, row),
-                    (2, 2) => block::<S, E, 2, 2>(job, panel, row),
-                    (2, _) => block::<S, E, 2, 1>(job, panel, row),
-                    (3, _) => block::<S, E, 3, 1>(job, panel, row),
-                    (4, _) => block::<S, E, 4, 1>(job, panel, row),
-                    (5, _) => block::<S, E, 5, 1>(job, panel, row),
-                    _ => block::<S, E, TILE, 1>(job, panel, row),
-                }
-            }
-        }
-        panel += step;
-    }
-}
-
-/// `R` rows from `row` times `P` panels from `panel`.
-///
-/// # Safety
-/// As for [`panels`], for these rows and panels.
-#[inline(always)]
-unsafe fn block<S: Simd, E: Element, const R: usize, const P: usize>(job: &Product<E>, panel: usize, row: usize) {
-    // SAFETY: the caller keeps the contract.
-    unsafe {
-        let (inputs, width) = (job.inputs, 2 * S::LANES);
-        let x = job.x.add(row * inputs);
-        let mut w = job.w.add(panel * inputs * width);
-        let mut acc = [[[S::splat(0.0); 2]; P]; R];
-        for k in 0..inputs {
-            for p in 0..P {
-                let weights = w.add(p * inputs * width);
-                let (low, high) = (E::load::<S>(weights), E::load::<S>(weights.add(S::LANES)));
-                for r in 0..R {
-                    let x = S::splat(*x.add(r * inputs + k));
-                    acc[r][p][0] = S::fma(low, x, acc[r][p][0]);
-                    acc[r][p][1] = S::fma(high, x, acc[r][p][1]);
-                }
-            }
-            w = w.add(width);
-        }
-        for r in 0..R {
-            for p in 0..P {
-                let column = (panel + p) * width;
-                let y = job.y.add((row + r) * job.outputs + column);
-                let left = job.outputs - column;
-                store_up_to::<S>(y, left, acc[r][p][0]);
-                if left > S::LANES {
-                    store_up_to::<S>(y.add(S::LANES), left - S::LANES, acc[r][p][1]);
-                }
-            }
-        }
-    }
+/// Tiles of at most `most` rows and of nearly equal size: a lone last row would run at a fraction of the speed.
+fn tiles(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let tiles = rows.div_ceil(most);
+    (0..tiles).map(move |tile| {
+        let row = tile * rows / tiles;
+        (row, (tile + 1) * rows / tiles - row)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use burn::backend::Flex;
-    use half::{bf16, f16};
     use proptest::prelude::*;
-    use specquant_core::WeightFormat;
+    use specquant_core::{Quantizer, WeightFormat};
 
-    use crate::testing::{bits, close, host, numbers, teams, tensor};
+    use crate::testing::{Quantized, bits, close, host, numbers, quantized, teams, tensor};
     use crate::{Backend, DenseMatrix, Dtype, Isa, PackedMatrix, Team};
 
-    const FORMATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
-
-    /// The weights as `format` holds them.
-    fn rounded(weights: &[f32], format: WeightFormat) -> Vec<f32> {
-        let round = |w: &f32| match format {
-            WeightFormat::F32 => *w,
-            WeightFormat::F16 => f16::from_f32(*w).to_f32(),
-            WeightFormat::Bf16 => bf16::from_f32(*w).to_f32(),
-        };
-        weights.iter().map(round).collect()
-    }
+    const FLOATS: [WeightFormat; 3] = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16];
 
     fn packed(weights: &[f32], inputs: usize, format: WeightFormat, team: &Team) -> PackedMatrix {
         let bytes: Vec<u8> = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
         let outputs = weights.len() / inputs;
         let matrix = DenseMatrix { name: "w", outputs, inputs, dtype: Dtype::F32, bytes: &bytes };
-        Flex::pack(&[matrix], format, team).unwrap()
+        Flex::pack(&[matrix], format, Quantizer::Mse, team).unwrap()
+    }
+
+    fn add_product(isa: Isa, a: f32, b: f32, c: f32) -> f32 {
+        match isa {
+            Isa::Scalar => a * b + c,
+            Isa::Avx2 | Isa::Avx512 => a.mul_add(b, c),
+        }
     }
 
     /// The documented order, one element at a time; `pieces` sums of K are added up in the end.
     fn chain(x: &[f32], weights: &[f32], isa: Isa, pieces: usize) -> Vec<f32> {
         let inputs = weights.len() / (weights.len() / x.len());
         let dot = |w: &[f32]| {
-            let sum = |range: std::ops::Range<usize>| {
-                range.fold(0f32, |acc, k| match isa {
-                    Isa::Scalar => w[k] * x[k] + acc,
-                    Isa::Avx2 | Isa::Avx512 => w[k].mul_add(x[k], acc),
-                })
-            };
+            let sum = |range: std::ops::Range<usize>| range.fold(0f32, |acc, k| add_product(isa, w[k], x[k], acc));
             let cut = |piece: usize| piece * inputs / pieces;
             (0..pieces).map(|piece| sum(cut(piece)..cut(piece + 1))).reduce(|a, b| a + b).unwrap()
         };
         weights.chunks_exact(inputs).map(dot).collect()
+    }
+
+    /// The documented rounding of activations, and groups of exact products in order.
+    fn integer_chain(x: &[f32], codes: &[i8], scales: &[f32], isa: Isa) -> Vec<f32> {
+        let rounded: Vec<(f32, Vec<i32>)> = x
+            .chunks(32)
+            .map(|x| {
+                let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+                let inverse = if most == 0.0 { 0.0 } else { 127.0 / most };
+                (most / 127.0, x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect())
+            })
+            .collect();
+        let output = |(codes, scales): (&[i8], &[f32])| {
+            codes.chunks(32).zip(scales).zip(&rounded).fold(0f32, |acc, ((codes, scale), (x_scale, x))| {
+                let dot: i32 = codes.iter().zip(x).map(|(w, x)| i32::from(*w) * x).sum();
+                add_product(isa, scale * x_scale, dot as f32, acc)
+            })
+        };
+        codes.chunks(x.len()).zip(scales.chunks(x.len() / 32)).map(output).collect()
+    }
+
+    /// What a row of activations must give, to the bit.
+    fn expected(x: &[f32], quantized: &Quantized, isa: Isa) -> Vec<f32> {
+        if let Some((codes, scales)) = &quantized.integers {
+            return integer_chain(x, codes, scales, isa);
+        }
+        let sums = chain(x, &quantized.weights, isa, 1);
+        match &quantized.factors {
+            None => sums,
+            Some(factors) => sums.iter().zip(factors).map(|(sum, factor)| sum * factor).collect(),
+        }
     }
 
     fn check(team: &Team, format: WeightFormat, [rows, inputs, outputs]: [usize; 3]) {
@@ -192,31 +144,46 @@ mod tests {
         let (x, weights) = (numbers(1, rows * inputs), numbers(2, outputs * inputs));
         let w = packed(&weights, inputs, format, team);
         let y = host(Flex::linear(tensor(&x, inputs), &w, team));
-        let weights = rounded(&weights, format);
+        let quantized = quantized(&weights, inputs, format, Quantizer::Mse);
         for (row, x) in x.chunks_exact(inputs).enumerate() {
             let y = &y[row * outputs..][..outputs];
-            assert_eq!(bits(y), bits(&chain(x, &weights, team.isa(), 1)), "{what}, row {row}");
+            assert_eq!(bits(y), bits(&expected(x, &quantized, team.isa())), "{what}, row {row}");
             let alone = host(Flex::linear(tensor(x, inputs), &w, team));
             assert_eq!(bits(y), bits(&alone), "{what}, row {row} alone");
-            let products = |w: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).collect::<Vec<_>>();
-            let exact: Vec<f64> = weights.chunks_exact(inputs).map(|w| products(w).iter().sum()).collect();
-            let size = weights.chunks_exact(inputs).map(|w| products(w).iter().map(|p| p.abs()).sum::<f64>());
-            let bound = size.fold(0.0, f64::max) * (inputs as f64).sqrt() * f64::from(f32::EPSILON);
-            close(&what, y, &exact, bound);
+            let factor = |output: usize| quantized.factors.as_ref().map_or(1.0, |factors| f64::from(factors[output]));
+            let products = |(output, w): (usize, &[f32])| {
+                w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x) * factor(output)).collect::<Vec<_>>()
+            };
+            let outputs = || quantized.weights.chunks_exact(inputs).enumerate().map(products);
+            let exact: Vec<f64> = outputs().map(|products| products.iter().sum()).collect();
+            let size = outputs().map(|products| products.iter().map(|p| p.abs()).sum::<f64>()).fold(0.0, f64::max);
+            // Activations in int8 are off by half a step of 1/127 of the largest at most, usually in both directions.
+            let step = if quantized.integers.is_some() { 0.5 / 127.0 * 3.0 } else { f64::from(f32::EPSILON) };
+            close(&what, y, &exact, size * (inputs as f64).sqrt() * step);
+        }
+    }
+
+    /// Numbers of inputs that a format can have.
+    fn inputs_of(format: WeightFormat) -> [usize; 4] {
+        match format.group() {
+            None => [1, 7, 256, 2048],
+            Some(group) => [group, 3 * group, 256, 2048],
         }
     }
 
     #[test]
     fn every_element_is_one_chain_over_k_for_every_shape_format_path_and_thread_count() {
         for team in teams(&[1, 2, 3]) {
-            for format in FORMATS {
-                for inputs in [1, 7, 256, 2048] {
+            for format in WeightFormat::ALL {
+                for inputs in inputs_of(format) {
                     for outputs in [1, 15, 16, 33, 129] {
-                        check(&team, format, [2, inputs, outputs]);
+                        if format != WeightFormat::Fp8Block || inputs * outputs < 20_000 {
+                            check(&team, format, [2, inputs, outputs]);
+                        }
                     }
                 }
                 for rows in 1..=17 {
-                    check(&team, format, [rows, 37, 83]);
+                    check(&team, format, [rows, format.group().unwrap_or(37), 83]);
                 }
             }
         }
@@ -234,13 +201,59 @@ mod tests {
     #[test]
     fn paths_agree_to_rounding() {
         let (x, weights) = (numbers(1, 3 * 2048), numbers(2, 100 * 2048));
-        let results: Vec<Vec<f32>> = teams(&[2])
-            .iter()
-            .map(|team| host(Flex::linear(tensor(&x, 2048), &packed(&weights, 2048, WeightFormat::F16, team), team)))
-            .collect();
-        for other in &results[1..] {
-            let expected: Vec<f64> = other.iter().map(|y| f64::from(*y)).collect();
-            close("scalar against a vector path", &results[0], &expected, 2e-3);
+        for format in WeightFormat::ALL.into_iter().filter(|format| *format != WeightFormat::Fp8Block) {
+            let product =
+                |team: &Team| host(Flex::linear(tensor(&x, 2048), &packed(&weights, 2048, format, team), team));
+            let results: Vec<Vec<f32>> = teams(&[2]).iter().map(product).collect();
+            for other in &results[1..] {
+                let expected: Vec<f64> = other.iter().map(|y| f64::from(*y)).collect();
+                close(&format!("scalar {format} against a vector path"), &results[0], &expected, 2e-3);
+            }
+        }
+    }
+
+    #[test]
+    fn integer_products_are_the_same_on_every_path() {
+        // A single group with powers of two as scales leaves nothing to round.
+        let (weights, x) = (numbers(3, 40 * 32), numbers(4, 5 * 32));
+        for (most, format) in [(127.0, WeightFormat::Int8A8), (8.0, WeightFormat::Int4A8)] {
+            let whole = |x: f32| (x * 40.0).round().clamp(-126.0, 126.0);
+            let mut weights: Vec<f32> = weights.iter().map(|w| whole(*w).rem_euclid(7.0) - 3.0).collect();
+            let mut x: Vec<f32> = x.iter().map(|x| whole(*x)).collect();
+            weights.chunks_mut(32).for_each(|row| row[3] = -most);
+            x.chunks_mut(32).for_each(|row| row[7] = 127.0);
+            let exact: Vec<f32> = x
+                .chunks(32)
+                .flat_map(|x| {
+                    weights.chunks(32).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()).collect::<Vec<f32>>()
+                })
+                .collect();
+            for team in teams(&[1, 2]) {
+                let w = packed(&weights, 32, format, &team);
+                assert_eq!(host(Flex::linear(tensor(&x, 32), &w, &team)), exact, "{team:?} {format}");
+            }
+        }
+    }
+
+    #[test]
+    fn activations_that_are_not_finite_make_results_that_are_not() {
+        for team in teams(&[1]) {
+            for format in [WeightFormat::Int8A8, WeightFormat::Int4A8, WeightFormat::Int4 { group: 32 }] {
+                let w = packed(&numbers(1, 20 * 64), 64, format, &team);
+                for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    for at in [0, 40, 63] {
+                        let mut x = numbers(2, 64);
+                        x[at] = value;
+                        let y = host(Flex::linear(tensor(&x, 64), &w, &team));
+                        assert!(y.iter().all(|y| !y.is_finite()), "{team:?} {format}: {value} at {at} gives {y:?}");
+                    }
+                }
+                // Nothing at all, and numbers too small for a reciprocal.
+                for value in [0.0, 1e-40] {
+                    let y = host(Flex::linear(tensor(&[value; 64], 64), &w, &team));
+                    assert!(y.iter().all(|y| y.abs() < 1e-35), "{team:?} {format}: {y:?}");
+                }
+            }
         }
     }
 
@@ -252,11 +265,13 @@ mod tests {
         let part = |outputs, bytes| DenseMatrix { name: "part", outputs, inputs, dtype: Dtype::F32, bytes };
         let stacked: Vec<f32> = [q.clone(), k.clone()].concat();
         for team in teams(&[1, 3]) {
-            for format in FORMATS {
-                let w = Flex::pack(&[part(20, &q_bytes), part(5, &k_bytes)], format, &team).unwrap();
+            for format in FLOATS {
+                let parts = [part(20, &q_bytes), part(5, &k_bytes)];
+                let w = Flex::pack(&parts, format, Quantizer::Mse, &team).unwrap();
                 let x = numbers(3, inputs);
                 let y = host(Flex::linear(tensor(&x, inputs), &w, &team));
-                assert_eq!(bits(&y), bits(&chain(&x, &rounded(&stacked, format), team.isa(), 1)));
+                let weights = quantized(&stacked, inputs, format, Quantizer::Mse).weights;
+                assert_eq!(bits(&y), bits(&chain(&x, &weights, team.isa(), 1)));
             }
         }
     }
@@ -266,10 +281,12 @@ mod tests {
 
         #[test]
         fn bits_never_depend_on_the_shape_of_the_call(
-            rows in 1usize..20, inputs in 1usize..300, outputs in 1usize..200, threads in 1usize..4, format in 0usize..3
+            rows in 1usize..20, inputs in 1usize..300, outputs in 1usize..100, threads in 1usize..4, format in 0usize..12
         ) {
+            let format = WeightFormat::ALL[format];
+            let inputs = format.group().map_or(inputs, |group| inputs.div_ceil(group) * group);
             for team in teams(&[threads]) {
-                check(&team, FORMATS[format], [rows, inputs, outputs]);
+                check(&team, format, [rows, inputs, outputs]);
             }
         }
     }

@@ -1,19 +1,26 @@
-//! Weight matrices in the layout that the product reads: panels of outputs, `[panel][input][lane]`.
+//! Weight matrices in the layouts that the products read: panels of outputs, two vectors wide on the team's path, so that
+//! the product streams memory in order. The last panel is filled up with zero outputs, which `bytes` counts.
 //!
-//! A panel is two vectors wide on the team's path, and K is sequential within it, so that the product streams memory
-//! in order. The last panel is filled up with zero outputs, which `bytes` counts.
+//! Every format is packed from the checkpoint's floats; what stays in memory is codes and scales, nothing wider.
+
+mod fp8;
+mod groups;
+mod source;
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail, ensure};
 use half::{bf16, f16};
-use specquant_core::WeightFormat;
+use specquant_core::{Quantizer, WeightFormat};
 
-use crate::backend::{DenseMatrix, Dtype};
+use crate::backend::DenseMatrix;
 use crate::buffer::Buffer;
 use crate::simd::Element;
 use crate::team::{Output, Team};
+
+pub(crate) use fp8::{Fp8, Scales as Fp8Scales};
+pub(crate) use groups::{Groups, Layout};
+use source::Source;
 
 /// A weight matrix, packed for one instruction-set path.
 pub struct PackedMatrix {
@@ -21,7 +28,19 @@ pub struct PackedMatrix {
     inputs: usize,
     format: WeightFormat,
     panel: usize,
-    data: Buffer,
+    /// Bytes of codes and scales without padding.
+    exact: u64,
+    weights: Weights,
+}
+
+/// The packed weights, by how they are laid out.
+pub(crate) enum Weights {
+    /// f32, f16 or bf16: `[panel][input][lane]`.
+    Float(Buffer),
+    /// E4M3.
+    Fp8(Fp8),
+    /// int8, int4 and mxfp4.
+    Groups(Groups),
 }
 
 impl PackedMatrix {
@@ -29,35 +48,29 @@ impl PackedMatrix {
     ///
     /// # Errors
     /// As for [`crate::Backend::pack`].
-    pub fn new(parts: &[DenseMatrix<'_>], format: WeightFormat, team: &Team) -> Result<PackedMatrix> {
-        let Some(first) = parts.first() else { bail!("a packed matrix needs at least one part") };
-        for part in parts {
-            let DenseMatrix { name, outputs, inputs, dtype, bytes } = *part;
-            ensure!(outputs > 0 && inputs > 0, "`{name}` is empty: [{outputs}, {inputs}]");
-            ensure!(
-                inputs == first.inputs,
-                "`{name}` has {inputs} inputs and cannot be stacked on `{}` with {}",
-                first.name,
-                first.inputs
-            );
-            let expected = outputs * inputs * dtype.bytes();
-            ensure!(
-                bytes.len() == expected,
-                "`{name}` [{outputs}, {inputs}] needs {expected} bytes as {dtype:?} and has {}",
-                bytes.len()
-            );
-        }
-        let (outputs, inputs) = (parts.iter().map(|part| part.outputs).sum::<usize>(), first.inputs);
+    pub fn new(
+        parts: &[DenseMatrix<'_>],
+        format: WeightFormat,
+        quantizer: Quantizer,
+        team: &Team,
+    ) -> Result<PackedMatrix> {
+        let inputs = checked(parts, format)?;
         let panel = team.isa().panel();
-        let elements = outputs.div_ceil(panel) * panel * inputs;
-        let bytes = elements * if format == WeightFormat::F32 { 4 } else { 2 };
-        let mut packed = PackedMatrix { outputs, inputs, format, panel, data: Buffer::zeroed(bytes)? };
-        match format {
-            WeightFormat::F32 => packed.fill::<f32>(parts, team),
-            WeightFormat::F16 => packed.fill::<f16>(parts, team),
-            WeightFormat::Bf16 => packed.fill::<bf16>(parts, team),
-        }?;
-        Ok(packed)
+        let source = Source::new(parts, format, panel, team);
+        let weights = match format {
+            WeightFormat::F32 => Weights::Float(floats::<f32>(&source, inputs)?),
+            WeightFormat::F16 => Weights::Float(floats::<f16>(&source, inputs)?),
+            WeightFormat::Bf16 => Weights::Float(floats::<bf16>(&source, inputs)?),
+            WeightFormat::Fp8Channel => Weights::Fp8(Fp8::by_channel(&source, inputs)?),
+            WeightFormat::Fp8Block => Weights::Fp8(Fp8::by_block(&source, inputs)?),
+            WeightFormat::Int8
+            | WeightFormat::Int4 { .. }
+            | WeightFormat::Mxfp4
+            | WeightFormat::Int8A8
+            | WeightFormat::Int4A8 => Weights::Groups(Groups::new(&source, inputs, quantizer)?),
+        };
+        let exact = parts.iter().map(|part| format.bytes(part.outputs, inputs)).sum();
+        Ok(PackedMatrix { outputs: source.outputs(), inputs, format, panel, exact, weights })
     }
 
     /// Width of the product's result.
@@ -77,13 +90,16 @@ impl PackedMatrix {
 
     /// Resident bytes, padding included.
     pub fn bytes(&self) -> usize {
-        self.data.bytes()
+        match &self.weights {
+            Weights::Float(buffer) => buffer.bytes(),
+            Weights::Fp8(fp8) => fp8.bytes(),
+            Weights::Groups(groups) => groups.bytes(),
+        }
     }
 
-    /// Of those, the bytes of the outputs that only fill up the last panel.
+    /// Of those, the bytes that the format does not ask for: outputs that only fill up the last panel.
     pub fn padding(&self) -> usize {
-        let padded = self.outputs.div_ceil(self.panel) * self.panel;
-        self.bytes() / padded * (padded - self.outputs)
+        self.bytes() - self.exact as usize
     }
 
     /// Outputs of one panel.
@@ -91,65 +107,61 @@ impl PackedMatrix {
         self.panel
     }
 
-    /// The first element; `E` is the format's element type.
-    pub(crate) fn elements<E: Element>(&self) -> *const E {
-        self.data.start().cast()
-    }
-
-    /// Writes every part, one output at a time, or reports the first weight that the format cannot hold.
-    fn fill<E: Element>(&mut self, parts: &[DenseMatrix<'_>], team: &Team) -> Result<()> {
-        let (inputs, panel, outputs, format) = (self.inputs, self.panel, self.outputs, self.format);
-        let rows: Vec<(&DenseMatrix<'_>, usize)> =
-            parts.iter().flat_map(|part| (0..part.outputs).map(move |row| (part, row))).collect();
-        let out = Output::new(self.data.start_mut().cast::<E>());
-        let lost: Mutex<Option<(usize, f32)>> = Mutex::new(None);
-        team.split(outputs.div_ceil(panel), panel * inputs, &|panels| {
-            for output in panels.start * panel..(panels.end * panel).min(outputs) {
-                let (part, row) = rows[output];
-                // SAFETY: the buffer holds whole panels of `E`, and the elements of an output's lane belong to the
-                // part that has its panel.
-                let lane = unsafe { out.get().add(output / panel * panel * inputs + output % panel) };
-                let place = |k: usize, x: E| {
-                    // SAFETY: `k < inputs` stays within the panel.
-                    unsafe { lane.add(k * panel).write(x) }
-                };
-                let bytes = &part.bytes[row * inputs * part.dtype.bytes()..][..inputs * part.dtype.bytes()];
-                let overflow = match part.dtype {
-                    Dtype::F32 => convert::<f32, E>(bytes, place),
-                    Dtype::F16 => convert::<f16, E>(bytes, place),
-                    Dtype::Bf16 => convert::<bf16, E>(bytes, place),
-                };
-                if let Some(value) = overflow {
-                    let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
-                    if lost.is_none_or(|(earliest, _)| output < earliest) {
-                        *lost = Some((output, value));
-                    }
-                }
-            }
-        });
-        if let Some((output, value)) = lost.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            bail!(
-                "`{}` holds {value:e}, which {format} cannot (it would become infinite): choose {} weights",
-                rows[output].0.name,
-                if format == WeightFormat::F16 { "bf16 or f32" } else { "f32" }
-            );
-        }
-        Ok(())
+    /// The weights as they are laid out.
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
     }
 }
 
-/// Converts one output's weights in order; returns a finite one that became infinite, if any.
-fn convert<A: Element, B: Element>(bytes: &[u8], place: impl Fn(usize, B)) -> Option<f32> {
-    let mut overflow = None;
-    for (k, element) in bytes.chunks_exact(size_of::<A>()).enumerate() {
-        let value = A::read(element).widen();
-        let narrow = B::narrow(value);
-        if value.is_finite() && !narrow.widen().is_finite() {
-            overflow = Some(value);
+/// The inputs of all parts, if the parts fit together and can have the format.
+fn checked(parts: &[DenseMatrix<'_>], format: WeightFormat) -> Result<usize> {
+    let Some(first) = parts.first() else { bail!("a packed matrix needs at least one part") };
+    for part in parts {
+        let DenseMatrix { name, outputs, inputs, dtype, bytes } = *part;
+        ensure!(outputs > 0 && inputs > 0, "`{name}` is empty: [{outputs}, {inputs}]");
+        ensure!(
+            inputs == first.inputs,
+            "`{name}` has {inputs} inputs and cannot be stacked on `{}` with {}",
+            first.name,
+            first.inputs
+        );
+        let expected = outputs * inputs * dtype.bytes();
+        ensure!(
+            bytes.len() == expected,
+            "`{name}` [{outputs}, {inputs}] needs {expected} bytes as {dtype:?} and has {}",
+            bytes.len()
+        );
+        if let Some(group) = format.group() {
+            let smaller = if group > 32 && inputs.is_multiple_of(32) { "int4:g32" } else { "fp8:channel or f16" };
+            ensure!(
+                inputs.is_multiple_of(group),
+                "`{name}` has {inputs} inputs, which the groups of {group} of {format} do not divide: choose {smaller}"
+            );
         }
-        place(k, narrow);
     }
-    overflow
+    Ok(first.inputs)
+}
+
+/// Every weight as an `E`, in panels.
+fn floats<E: Element>(source: &Source<'_>, inputs: usize) -> Result<Buffer> {
+    let panel = source.panel();
+    let mut data = Buffer::zeroed(source.padded() * inputs * size_of::<E>())?;
+    let out = Output::new(data.start_mut().cast::<E>());
+    source.each(&|output, row| {
+        // SAFETY: the buffer holds whole panels of `E`, and an output's lane belongs to the part that has its panel.
+        let lane = unsafe { out.get().add(output / panel * panel * inputs + output % panel) };
+        let mut lost = None;
+        for (k, value) in row.iter().enumerate() {
+            let narrow = E::narrow(*value);
+            if value.is_finite() && !narrow.widen().is_finite() {
+                lost = lost.or(Some(*value));
+            }
+            // SAFETY: `k < inputs` stays within the panel.
+            unsafe { lane.add(k * panel).write(narrow) }
+        }
+        lost.map_or(Ok(()), Err)
+    })?;
+    Ok(data)
 }
 
 impl fmt::Debug for PackedMatrix {
@@ -161,10 +173,10 @@ impl fmt::Debug for PackedMatrix {
 #[cfg(test)]
 mod tests {
     use half::{bf16, f16};
-    use specquant_core::WeightFormat;
+    use specquant_core::{Quantizer, WeightFormat};
 
     use super::PackedMatrix;
-    use crate::testing::{bits, numbers, teams, unpacked};
+    use crate::testing::{bits, numbers, quantized, teams, unpacked};
     use crate::{DenseMatrix, Dtype, Isa, Team};
 
     fn stored(values: &[f32], dtype: Dtype) -> Vec<u8> {
@@ -184,7 +196,9 @@ mod tests {
         let whole = DenseMatrix { name: "fits", outputs: 20, inputs: 3, dtype: Dtype::F32, bytes: &[0; 240] };
         let matrix = DenseMatrix { name: "layers.3.up", outputs: 40, inputs: 3, dtype, bytes: &bytes };
         let team = Team::new(2, Isa::Scalar).unwrap();
-        PackedMatrix::new(&[whole, matrix], format, &team).map(|_| ()).map_err(|error| error.to_string())
+        PackedMatrix::new(&[whole, matrix], format, Quantizer::Mse, &team)
+            .map(|_| ())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -209,10 +223,10 @@ mod tests {
                         .map(|x| match format {
                             WeightFormat::F32 => as_stored(x),
                             WeightFormat::F16 => f16::from_f32(as_stored(x)).to_f32(),
-                            WeightFormat::Bf16 => bf16::from_f32(as_stored(x)).to_f32(),
+                            _ => bf16::from_f32(as_stored(x)).to_f32(),
                         })
                         .collect();
-                    let w = PackedMatrix::new(&[matrix], format, &team).unwrap();
+                    let w = PackedMatrix::new(&[matrix], format, Quantizer::Mse, &team).unwrap();
                     assert_eq!(bits(&unpacked(&w)), bits(&expected), "{team:?} {dtype:?} as {format}");
                 }
             }
@@ -255,7 +269,7 @@ mod tests {
         let team = Team::new(1, Isa::Scalar).unwrap();
         let part = |name, outputs, inputs, bytes| DenseMatrix { name, outputs, inputs, dtype: Dtype::F32, bytes };
         let check = |parts: &[DenseMatrix<'_>], expected: &str| {
-            let error = PackedMatrix::new(parts, WeightFormat::F32, &team).unwrap_err().to_string();
+            let error = PackedMatrix::new(parts, WeightFormat::F32, Quantizer::Mse, &team).unwrap_err().to_string();
             assert_eq!(error, expected);
         };
         check(&[], "a packed matrix needs at least one part");
@@ -268,13 +282,76 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_the_formats_bits_plus_the_declared_padding() {
+    fn every_format_holds_what_its_definition_makes_of_the_weights() {
+        for team in teams(&[1, 3]) {
+            for format in WeightFormat::ALL {
+                for quantizer in [Quantizer::Mse, Quantizer::Rtn] {
+                    // Parts that end inside a panel and a block, and inputs that end inside a block.
+                    let (inputs, outputs) = (if format.group() == Some(128) { 256 } else { 192 }, [150, 21]);
+                    let parts = [numbers(1, outputs[0] * inputs), numbers(2, outputs[1] * inputs)];
+                    let bytes = parts.each_ref().map(|part| stored(part, Dtype::F32));
+                    let matrix = |at: usize| DenseMatrix {
+                        name: "w",
+                        outputs: outputs[at],
+                        inputs,
+                        dtype: Dtype::F32,
+                        bytes: &bytes[at],
+                    };
+                    let w = PackedMatrix::new(&[matrix(0), matrix(1)], format, quantizer, &team).unwrap();
+                    let definition = |at: usize| {
+                        let quantized = quantized(&parts[at], inputs, format, quantizer);
+                        let factor = |i: usize| quantized.factors.as_ref().map_or(1.0, |factors| factors[i / inputs]);
+                        let value = |(i, w): (usize, &f32)| w * factor(i);
+                        quantized.weights.iter().enumerate().map(value).collect::<Vec<_>>()
+                    };
+                    let expected = [definition(0), definition(1)].concat();
+                    assert_eq!(bits(&unpacked(&w)), bits(&expected), "{team:?} {format} {quantizer}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_format_cannot_hold_is_refused_with_a_remedy() {
+        let check = |inputs: usize, value: f32, format: &str, expected: &str| {
+            let mut values = numbers(1, 3 * inputs);
+            values[inputs + 5] = value;
+            let bytes = stored(&values, Dtype::F32);
+            let matrix = DenseMatrix { name: "down", outputs: 3, inputs, dtype: Dtype::F32, bytes: &bytes };
+            let team = Team::new(2, Isa::Scalar).unwrap();
+            let got = PackedMatrix::new(&[matrix], format.parse().unwrap(), Quantizer::Mse, &team);
+            assert_eq!(got.unwrap_err().to_string(), expected);
+        };
+        let divide = |inputs, group, format, remedy| {
+            format!(
+                "`down` has {inputs} inputs, which the groups of {group} of {format} do not divide: choose {remedy}"
+            )
+        };
+        check(96, 1.0, "int4:g128", &divide(96, 128, "int4:g128", "int4:g32"));
+        check(48, 1.0, "int4:g64", &divide(48, 64, "int4:g64", "fp8:channel or f16"));
+        check(48, 1.0, "mxfp4", &divide(48, 32, "mxfp4", "fp8:channel or f16"));
+        check(48, 1.0, "int8-a8:g32", &divide(48, 32, "int8-a8:g32", "fp8:channel or f16"));
+        let damaged = |value, format| {
+            format!("`down` holds {value}, which cannot be quantized to {format}: the checkpoint is damaged")
+        };
+        for format in ["fp8:channel", "fp8:128x128", "int8:g32", "int4:g128", "mxfp4", "int4-a8:g32"] {
+            check(256, f32::NAN, format, &damaged("NaN", format));
+            check(256, f32::NEG_INFINITY, format, &damaged("-inf", format));
+        }
+        let wide = "`down` holds 1e7, which int4:g32 cannot (it would become infinite): choose fp8:channel, bf16 or f32 weights";
+        check(256, 1e7, "int4:g32", wide);
+    }
+
+    #[test]
+    fn bytes_are_the_formats_bits_and_less_than_a_panel_of_padding() {
         for team in teams(&[1]) {
-            for (format, size) in [(WeightFormat::F32, 4), (WeightFormat::F16, 2), (WeightFormat::Bf16, 2)] {
-                let matrix = DenseMatrix { name: "w", outputs: 70, inputs: 9, dtype: Dtype::F16, bytes: &[0; 1260] };
-                let w = PackedMatrix::new(&[matrix], format, &team).unwrap();
-                assert_eq!(w.bytes() - w.padding(), 70 * 9 * size, "{team:?} {format}");
-                assert!(w.padding() < team.isa().panel() * 9 * size);
+            for format in WeightFormat::ALL {
+                let part = |outputs, bytes| DenseMatrix { name: "w", outputs, inputs: 128, dtype: Dtype::F16, bytes };
+                let (a, b) = (vec![0; 2 * 128 * 70], vec![0; 2 * 128 * 3]);
+                let w = PackedMatrix::new(&[part(70, &a), part(3, &b)], format, Quantizer::Mse, &team).unwrap();
+                let exact = format.bytes(70, 128) + format.bytes(3, 128);
+                assert_eq!((w.bytes() - w.padding()) as u64, exact, "{team:?} {format}");
+                assert!((w.padding() as u64) < format.bytes(team.isa().panel(), 128), "{format}");
             }
         }
     }

@@ -7,6 +7,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod codes;
 mod element;
 mod scalar;
 
@@ -14,6 +15,7 @@ mod scalar;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+pub(crate) use codes::{Codes, DOT};
 pub(crate) use element::{Element, KvElement};
 pub(crate) use scalar::Scalar;
 
@@ -104,7 +106,7 @@ macro_rules! for_isa {
                 unsafe { $body::<$crate::simd::Avx2 $(, $element)?>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
             unsafe fn avx512<$($element: $bound)?>($($arg: $ty),*) {
                 // SAFETY: as above.
                 unsafe { $body::<$crate::simd::Avx512 $(, $element)?>($($arg),*) }

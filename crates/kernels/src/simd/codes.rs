@@ -1,0 +1,280 @@
+//! Vector operations on packed codes: exact decoding to f32, and exact dot products with int8 activations.
+//!
+//! A panel is two vectors of lanes. Integer sums are the same on every path; decoded numbers are too.
+
+// Every function is a few intrinsics, or loops over memory that the trait's contract covers.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+#[cfg(target_arch = "x86_64")]
+use super::{Avx2, Avx512};
+use super::{Scalar, Simd};
+use crate::codec::{E2M1, power_of_two};
+
+/// Inputs of one dot product of integers, which share a scale on both sides.
+pub(crate) const DOT: usize = 32;
+
+/// What the packed formats need of a path.
+///
+/// # Safety
+/// As for [`Simd`]: memory behind the pointers for both vectors of a panel.
+pub(crate) trait Codes: Simd {
+    /// A vector of 32-bit integers, as many as lanes.
+    type I: Copy;
+
+    /// One quad of every lane.
+    unsafe fn load_quads(p: *const u8) -> Self::I;
+    /// The four bits from `SHIFT` of each quad, 0 to 15.
+    unsafe fn nibble<const SHIFT: i32>(quads: Self::I) -> Self::F;
+    /// The byte that ends `LEFT` bits below the top of each quad, signed.
+    unsafe fn byte<const LEFT: i32>(quads: Self::I) -> Self::F;
+    /// The E2M1 number in the four bits from `SHIFT` of each quad.
+    unsafe fn e2m1<const SHIFT: i32>(quads: Self::I) -> Self::F;
+    /// One finite E4M3 number for each lane of a panel, all divided by 2^8.
+    unsafe fn load_e4m3(p: *const u8) -> [Self::F; 2];
+    /// Powers of two, from E8M0.
+    unsafe fn load_e8m0(p: *const u8) -> Self::F;
+
+    /// For each lane of a panel and each of `R` rows the sum over 32 inputs of weight times activation. The weights are
+    /// quads of int8 from -127 on. `sums` has the sum of each row's activations.
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[Self::I; 2]; R];
+    /// The same for 4-bit weights, which are stored with 8 added.
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[Self::I; 2]; R];
+    /// To the nearest f32; exact below 2^24.
+    unsafe fn to_floats(v: Self::I) -> Self::F;
+}
+
+/// A lane's value, for each lane.
+macro_rules! lanes {
+    (|$i:ident| $value:expr) => {{
+        let mut out = [Default::default(); Scalar::LANES];
+        for $i in 0..Scalar::LANES {
+            out[$i] = $value;
+        }
+        out
+    }};
+}
+
+impl Codes for Scalar {
+    type I = [i32; Scalar::LANES];
+
+    #[inline(always)]
+    unsafe fn load_quads(p: *const u8) -> Self::I {
+        p.cast::<Self::I>().read_unaligned()
+    }
+    #[inline(always)]
+    unsafe fn nibble<const SHIFT: i32>(quads: Self::I) -> Self::F {
+        lanes!(|i| ((quads[i] >> SHIFT) & 15) as f32)
+    }
+    #[inline(always)]
+    unsafe fn byte<const LEFT: i32>(quads: Self::I) -> Self::F {
+        lanes!(|i| ((quads[i] << LEFT) >> 24) as f32)
+    }
+    #[inline(always)]
+    unsafe fn e2m1<const SHIFT: i32>(quads: Self::I) -> Self::F {
+        lanes!(|i| E2M1[((quads[i] >> SHIFT) & 15) as usize])
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> [Self::F; 2] {
+        // The code's exponent and fraction at the place of an f32's, whose exponent counts from another zero.
+        let widen = |code: u8| {
+            let magnitude = f32::from_bits(u32::from(code & 0x7f) << 20) * power_of_two(112);
+            f32::from_bits(magnitude.to_bits() | u32::from(code & 0x80) << 24)
+        };
+        [lanes!(|i| widen(*p.add(i))), lanes!(|i| widen(*p.add(Scalar::LANES + i)))]
+    }
+    #[inline(always)]
+    unsafe fn load_e8m0(p: *const u8) -> Self::F {
+        lanes!(|i| f32::from_bits((u32::from(*p.add(i)) << 23).max(1 << 22)))
+    }
+
+    #[inline(always)]
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], _sums: [i32; R]) -> [[Self::I; 2]; R] {
+        let w = w.cast::<i8>();
+        let dot = |x: *const i8, lane: usize| {
+            let at = |k: usize| *w.add((k / 4 * 2 * Self::LANES + lane) * 4 + k % 4);
+            (0..DOT).map(|k| i32::from(at(k)) * i32::from(*x.add(k))).sum()
+        };
+        x.map(|x| [lanes!(|i| dot(x, i)), lanes!(|i| dot(x, Self::LANES + i))])
+    }
+    #[inline(always)]
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], _sums: [i32; R]) -> [[Self::I; 2]; R] {
+        let dot = |x: *const i8, lane: usize, shift: u32| {
+            let at = |k: usize| i32::from(*w.add((k / 4 * Self::LANES + lane) * 4 + k % 4) >> shift & 15) - 8;
+            (0..DOT).map(|k| at(k) * i32::from(*x.add(k))).sum()
+        };
+        x.map(|x| [lanes!(|i| dot(x, i, 0)), lanes!(|i| dot(x, i, 4))])
+    }
+    #[inline(always)]
+    unsafe fn to_floats(v: Self::I) -> Self::F {
+        lanes!(|i| v[i] as f32)
+    }
+}
+
+/// The four activations from `4 * quad` on, as one integer.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn quad_of(x: *const i8, quad: usize) -> i32 {
+    x.add(4 * quad).cast::<i32>().read_unaligned()
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Codes for Avx2 {
+    type I = __m256i;
+
+    #[inline(always)]
+    unsafe fn load_quads(p: *const u8) -> __m256i {
+        _mm256_loadu_si256(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn nibble<const SHIFT: i32>(quads: __m256i) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32::<SHIFT>(quads), _mm256_set1_epi32(15)))
+    }
+    #[inline(always)]
+    unsafe fn byte<const LEFT: i32>(quads: __m256i) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<LEFT>(quads)))
+    }
+    #[inline(always)]
+    unsafe fn e2m1<const SHIFT: i32>(quads: __m256i) -> __m256 {
+        let code = _mm256_srli_epi32::<SHIFT>(quads);
+        // The permutation looks at three bits of each lane, which leaves out the sign.
+        let magnitude = _mm256_permutevar8x32_ps(_mm256_loadu_ps(E2M1.as_ptr()), code);
+        let sign = _mm256_and_si256(_mm256_slli_epi32::<28>(code), _mm256_set1_epi32(i32::MIN));
+        _mm256_xor_ps(magnitude, _mm256_castsi256_ps(sign))
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> [__m256; 2] {
+        // Exponent and fraction at the place of an f16's; the shifted sign is copied into the exponent and cut off there.
+        let codes = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast())));
+        let halves = _mm256_and_si256(codes, _mm256_set1_epi16(0xbf80_u16 as i16));
+        [_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves))]
+    }
+    #[inline(always)]
+    unsafe fn load_e8m0(p: *const u8) -> __m256 {
+        let bits = _mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())));
+        _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_set1_epi32(1 << 22)))
+    }
+
+    #[inline(always)]
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], _sums: [i32; R]) -> [[__m256i; 2]; R] {
+        let mut sums = [[_mm256_setzero_si256(); 2]; R];
+        for quad in 0..DOT / 4 {
+            for half in 0..2 {
+                let weights = Self::load_quads(w.add((2 * quad + half) * 32));
+                let magnitudes = _mm256_abs_epi8(weights);
+                for r in 0..R {
+                    // Two products of 127 * 127 fit 16 bits. The weight's sign has moved to the activation.
+                    let x = _mm256_sign_epi8(_mm256_set1_epi32(quad_of(x[r], quad)), weights);
+                    let pairs = _mm256_maddubs_epi16(magnitudes, x);
+                    let quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                    sums[r][half] = _mm256_add_epi32(sums[r][half], quads);
+                }
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[__m256i; 2]; R] {
+        let mask = _mm256_set1_epi8(15);
+        // Sixteen products of 15 * 127 fit 16 bits.
+        let mut pairs = [[_mm256_setzero_si256(); 2]; R];
+        for quad in 0..DOT / 4 {
+            let both = Self::load_quads(w.add(quad * 32));
+            let weights = [_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask)];
+            for r in 0..R {
+                let x = _mm256_set1_epi32(quad_of(x[r], quad));
+                for half in 0..2 {
+                    pairs[r][half] = _mm256_add_epi16(pairs[r][half], _mm256_maddubs_epi16(weights[half], x));
+                }
+            }
+        }
+        let mut dots = pairs;
+        for r in 0..R {
+            for half in 0..2 {
+                let quads = _mm256_madd_epi16(pairs[r][half], _mm256_set1_epi16(1));
+                dots[r][half] = _mm256_sub_epi32(quads, _mm256_set1_epi32(8 * sums[r]));
+            }
+        }
+        dots
+    }
+    #[inline(always)]
+    unsafe fn to_floats(v: __m256i) -> __m256 {
+        _mm256_cvtepi32_ps(v)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Codes for Avx512 {
+    type I = __m512i;
+
+    #[inline(always)]
+    unsafe fn load_quads(p: *const u8) -> __m512i {
+        _mm512_loadu_si512(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn nibble<const SHIFT: i32>(quads: __m512i) -> __m512 {
+        let code = _mm512_srlv_epi32(quads, _mm512_set1_epi32(SHIFT));
+        _mm512_cvtepi32_ps(_mm512_and_si512(code, _mm512_set1_epi32(15)))
+    }
+    #[inline(always)]
+    unsafe fn byte<const LEFT: i32>(quads: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_sllv_epi32(quads, _mm512_set1_epi32(LEFT))))
+    }
+    #[inline(always)]
+    unsafe fn e2m1<const SHIFT: i32>(quads: __m512i) -> __m512 {
+        // The permutation looks at four bits of each lane.
+        let code = _mm512_srlv_epi32(quads, _mm512_set1_epi32(SHIFT));
+        _mm512_permutexvar_ps(code, _mm512_loadu_ps(E2M1.as_ptr()))
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> [__m512; 2] {
+        // As for AVX2.
+        let codes = _mm512_slli_epi16::<7>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast())));
+        let halves = _mm512_and_si512(codes, _mm512_set1_epi16(0xbf80_u16 as i16));
+        [_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves))]
+    }
+    #[inline(always)]
+    unsafe fn load_e8m0(p: *const u8) -> __m512 {
+        let bits = _mm512_slli_epi32::<23>(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())));
+        _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22)))
+    }
+
+    #[inline(always)]
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[__m512i; 2]; R] {
+        // The instruction wants unsigned weights: 128 is added here and taken off the sum.
+        let mut dots = sums.map(|sum| [_mm512_set1_epi32(-128 * sum); 2]);
+        for quad in 0..DOT / 4 {
+            for half in 0..2 {
+                let weights = Self::load_quads(w.add((2 * quad + half) * 64));
+                let weights = _mm512_xor_si512(weights, _mm512_set1_epi8(i8::MIN));
+                for r in 0..R {
+                    let x = _mm512_set1_epi32(quad_of(x[r], quad));
+                    dots[r][half] = _mm512_dpbusd_epi32(dots[r][half], weights, x);
+                }
+            }
+        }
+        dots
+    }
+    #[inline(always)]
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[__m512i; 2]; R] {
+        let mask = _mm512_set1_epi8(15);
+        let mut dots = sums.map(|sum| [_mm512_set1_epi32(-8 * sum); 2]);
+        for quad in 0..DOT / 4 {
+            let both = Self::load_quads(w.add(quad * 64));
+            let weights = [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)];
+            for r in 0..R {
+                let x = _mm512_set1_epi32(quad_of(x[r], quad));
+                for half in 0..2 {
+                    dots[r][half] = _mm512_dpbusd_epi32(dots[r][half], weights[half], x);
+                }
+            }
+        }
+        dots
+    }
+    #[inline(always)]
+    unsafe fn to_floats(v: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(v)
+    }
+}
