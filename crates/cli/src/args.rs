@@ -37,7 +37,7 @@ pub(crate) enum Command {
     Rerun(RerunArgs),
     /// Continue one prompt, plain or with speculation.
     Generate(Box<GenerateArgs>),
-    /// Perplexity of a text.
+    /// What each weight format costs: perplexity, divergence from f32, acceptance.
     Quality(QualityArgs),
     /// Say how far numbers from this machine can be trusted, and what to fix.
     Doctor(DoctorArgs),
@@ -151,12 +151,16 @@ pub(crate) struct CellArgs {
     /// Draft model: a Hugging Face folder, or `bundled`, the default.
     #[arg(long, value_name = "DIR")]
     pub(crate) draft: Option<String>,
-    /// Weight format: f32, f16 or bf16; f16 unless given.
+    /// Weight format: f32, f16, bf16, fp8:channel, fp8:128x128, int8:g32, int4:g32, int4:g64, int4:g128, mxfp4, or with
+    /// activations in int8 too int8-a8:g32 and int4-a8:g32; f16 unless given.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) weights: Option<String>,
     /// Weight format of the draft; the target's unless given.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) draft_weights: Option<String>,
+    /// How weights are quantized: mse, which searches the scales, or rtn, which rounds to nearest; mse unless given.
+    #[arg(long, value_name = "HOW")]
+    pub(crate) quantizer: Option<String>,
     /// off, or draft:K for K draft tokens a step.
     #[arg(long, value_name = "HOW")]
     pub(crate) speculation: Option<String>,
@@ -223,9 +227,16 @@ pub(crate) struct QualityArgs {
     /// A text file in UTF-8, or `bundled`.
     #[arg(long, default_value = "bundled", value_name = "FILE")]
     pub(crate) text: String,
-    /// Weight formats, separated by commas.
-    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    /// A draft model with the same vocabulary: adds the acceptance that each format costs it. bundled:draft for the bundled
+    /// target, else none, unless given.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) draft: Option<String>,
+    /// Weight formats, separated by commas; each is compared with f32.
+    #[arg(long, default_value = "f32,f16,fp8:channel,int8:g32,int4:g32", value_name = "FORMATS")]
     pub(crate) weights: String,
+    /// How weights are quantized: mse, which searches the scales, or rtn, which rounds to nearest.
+    #[arg(long, default_value = "mse", value_name = "HOW")]
+    pub(crate) quantizer: String,
     /// Tokens in a chunk; the second half of each is scored.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
     pub(crate) chunk: usize,
@@ -242,9 +253,12 @@ pub(crate) struct LogitsArgs {
     /// Token ids, separated by commas.
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     pub(crate) tokens: Vec<u32>,
-    /// Weight format: f32, f16 or bf16.
+    /// Weight format, such as f16 or int4:g32.
     #[arg(long, default_value = "f32", value_name = "FORMAT")]
     pub(crate) weights: String,
+    /// How weights are quantized: mse, which searches the scales, or rtn, which rounds to nearest.
+    #[arg(long, default_value = "mse", value_name = "HOW")]
+    pub(crate) quantizer: String,
     /// How many of the best tokens to print; JSON always holds all logits.
     #[arg(long, default_value_t = 10)]
     pub(crate) top: usize,

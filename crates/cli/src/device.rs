@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use specquant_core::{Model, RunSpec, WeightFormat};
+use specquant_core::{Model, Quantizer, RunSpec, WeightFormat};
 use specquant_kernels::{Isa, Team};
 use specquant_machine::Machine;
 use specquant_model::{LoadOptions, ModelFiles, bundled};
@@ -32,9 +32,20 @@ pub(crate) fn files(name: &str) -> Result<ModelFiles> {
 }
 
 /// Loads a model in one format with room for `slots` tokens in its KV cache.
-pub(crate) fn load(files: &ModelFiles, weights: WeightFormat, slots: usize, team: &Team) -> Result<Box<dyn Model>> {
-    let options = LoadOptions { weights, kv_dtype: weights.default_kv_dtype(), kv_slots: slots, team: team.clone() };
-    specquant_model::load(files, &options)
+pub(crate) fn load(
+    files: &ModelFiles,
+    weights: WeightFormat,
+    quantizer: Quantizer,
+    slots: usize,
+    team: &Team,
+) -> Result<Box<dyn Model>> {
+    let kv_dtype = weights.default_kv_dtype();
+    specquant_model::load(files, &LoadOptions { weights, quantizer, kv_dtype, kv_slots: slots, team: team.clone() })
+}
+
+/// Reads a quantizer.
+pub(crate) fn quantizer(text: &str) -> Result<Quantizer> {
+    text.parse().context("--quantizer")
 }
 
 /// Reads a list of weight formats.

@@ -60,7 +60,7 @@ pub(crate) fn logits(args: &LogitsArgs, json: bool) -> Result<Ended> {
     let (tokens, n) = (&args.tokens, args.tokens.len());
     let context = files.config()?.max_position_embeddings;
     ensure!(n <= context, "--tokens: {n} tokens are more than the model's context of {context}");
-    let mut model = device::load(&files, weights, n, &team)?;
+    let mut model = device::load(&files, weights, device::quantizer(&args.quantizer)?, n, &team)?;
     let slots: Vec<u32> = (0..n as u32).collect();
     let run = Run { seq: 0, tokens, start: 0, slots: &slots, score: Score::Logits { rows: 1 } };
     let scores = model.forward(&Batch { runs: vec![run] }).context("--tokens")?;

@@ -79,6 +79,7 @@ fn put_cell(table: &mut Table, args: &CellArgs) -> Result<()> {
         ("draft", &args.draft),
         ("weights", &args.weights),
         ("draft_weights", &args.draft_weights),
+        ("quantizer", &args.quantizer),
         ("speculation", &args.speculation),
         ("kv", &args.kv),
         ("kv_dtype", &args.kv_dtype),

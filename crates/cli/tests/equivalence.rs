@@ -12,7 +12,7 @@ use std::hash::{Hash, Hasher};
 
 use anyhow::{Result, ensure};
 use specquant_core::{
-    Batch, Kv, Model, ModelInfo, Request, Run, Sampling, Score, Scores, SlotCopy, Text, WeightFormat, greedy,
+    Batch, Kv, Model, ModelInfo, Quantizer, Request, Run, Sampling, Score, Scores, SlotCopy, Text, WeightFormat, greedy,
 };
 use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Parts, Policy, Proposer, Wall, drive};
 use specquant_kernels::{Isa, Team};
@@ -157,7 +157,8 @@ struct Expected {
 
 fn model(role: &str, weights: WeightFormat, threads: usize) -> Box<dyn Model> {
     let team = Team::new(threads, Isa::detect()).unwrap();
-    let options = LoadOptions { weights, kv_dtype: weights.default_kv_dtype(), kv_slots: SLOTS, team };
+    let options =
+        LoadOptions { weights, quantizer: Quantizer::Mse, kv_dtype: weights.default_kv_dtype(), kv_slots: SLOTS, team };
     load(&bundled(role).unwrap(), &options).unwrap()
 }
 

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use serde_json::Value;
-use specquant_core::{Batch, KvDtype, Model, Request, Run, Sampling, Score, Scores, Text, WeightFormat};
+use specquant_core::{Batch, KvDtype, Model, Quantizer, Request, Run, Sampling, Score, Scores, Text, WeightFormat};
 use specquant_engine::{
     Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive, perplexity,
 };
@@ -19,7 +19,13 @@ const SLOTS: usize = 512;
 
 fn model(role: &str) -> Box<dyn Model> {
     let team = Team::new(2, Isa::detect()).unwrap();
-    let options = LoadOptions { weights: WeightFormat::F32, kv_dtype: KvDtype::F32, kv_slots: SLOTS, team };
+    let options = LoadOptions {
+        weights: WeightFormat::F32,
+        quantizer: Quantizer::Mse,
+        kv_dtype: KvDtype::F32,
+        kv_slots: SLOTS,
+        team,
+    };
     load(&bundled(role).unwrap(), &options).unwrap()
 }
 

@@ -79,7 +79,7 @@ fn expand_part(table: &Table, cells: &mut Vec<RunSpec>) -> Result<()> {
 
 /// Cells that are equal here share loaded models.
 fn load_key(cell: &RunSpec) -> impl Ord + '_ {
-    (&cell.target, cell.weights, cell.kv_dtype, &cell.draft, cell.draft_weights())
+    (&cell.target, cell.weights, cell.quantizer, cell.kv_dtype, &cell.draft, cell.draft_weights())
 }
 
 /// Key paths of the lists in `table`; `workload.stop` is a list by nature and no axis.

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::axis::{Batching, Kv, KvDtype, Speculation, WeightFormat};
+use crate::axis::{Batching, Kv, KvDtype, Quantizer, Speculation, WeightFormat};
 use crate::dist::Sampling;
 use crate::slo::Slo;
 
@@ -27,6 +27,9 @@ pub struct RunSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub draft_weights: Option<WeightFormat>,
+    /// How weights of both models are quantized, in formats of 8 bits and fewer: `mse` or `rtn`.
+    #[schemars(with = "String")]
+    pub quantizer: Quantizer,
     /// KV allocator.
     #[schemars(with = "String")]
     pub kv: Kv,
@@ -95,6 +98,7 @@ impl Default for RunSpec {
             draft: "bundled".into(),
             weights: WeightFormat::F16,
             draft_weights: None,
+            quantizer: Quantizer::Mse,
             kv: Kv::Paged { block: 16 },
             kv_dtype: None,
             batching: Batching::Continuous { limit: 1 },

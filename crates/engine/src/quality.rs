@@ -1,63 +1,104 @@
-//! How good a model's predictions are, beside how fast they come.
+//! Models over a text: the logits from which quality is computed, of several models at the same places.
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
 use specquant_core::{Batch, Model, Run, Score, Scores};
+use specquant_metrics::{Likelihood, Perplexity};
 
-/// Perplexity of a text: exp of the mean negative log-likelihood, in nats per token.
+/// What one chunk of a text gave.
+pub struct Chunk<'a> {
+    /// By model, the rows of logits of the chunk's second half.
+    pub rows: Vec<Vec<Vec<f32>>>,
+    /// The token that followed each row.
+    pub next: &'a [u32],
+}
+
+/// Runs models over a text, chunk by chunk, and hands over what each predicts in the second half of every chunk, as
+/// [`Perplexity`] describes.
 ///
-/// The text is tokenized whole and cut into chunks that do not overlap, without a beginning-of-text token; a shorter
-/// rest is dropped. In each chunk the predictions of the second half are scored, as llama-perplexity does, so that
-/// every scored token has at least half a chunk of context. Log-softmax is taken in f64 of f32 logits.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Perplexity {
-    /// The perplexity.
-    pub value: f64,
-    /// Mean negative log-likelihood, nats per token.
-    pub nll: f64,
-    /// Tokens whose prediction was scored.
-    pub scored_tokens: usize,
-    /// Tokens in one chunk.
-    pub chunk: usize,
-    /// Whole chunks in the text.
-    pub chunks: usize,
+/// # Errors
+/// A chunk that is longer than a model's context or KV cache, a text shorter than a chunk, a model that fails.
+pub fn study(
+    models: &mut [&mut dyn Model],
+    ids: &[u32],
+    chunk: usize,
+    take: &mut dyn FnMut(Chunk<'_>) -> Result<()>,
+) -> Result<()> {
+    for model in &*models {
+        let info = model.info();
+        let most = info.context.min(info.kv_slots);
+        ensure!((4..=most).contains(&chunk), "--chunk {chunk}: must lie in 4..={most}, the context of {}", info.name);
+    }
+    ensure!(ids.len() >= chunk, "the text has {} tokens and one chunk needs {chunk}: give a longer text", ids.len());
+    for ids in ids.chunks_exact(chunk) {
+        let rows = models.iter_mut().map(|model| second_half(&mut **model, ids)).collect::<Result<_>>()?;
+        take(Chunk { rows, next: &ids[chunk - scored(chunk)..] })?;
+    }
+    Ok(())
 }
 
 /// Perplexity of `ids` in chunks of `chunk` tokens, at most the model's context and its KV slots.
+///
+/// # Errors
+/// As for [`study`], and where the likelihood is not finite.
 pub fn perplexity(model: &mut dyn Model, ids: &[u32], chunk: usize) -> Result<Perplexity> {
-    let info = model.info();
-    let most = info.context.min(info.kv_slots);
-    ensure!((4..=most).contains(&chunk), "--chunk {chunk}: must lie in 4..={most}, the context of {}", info.name);
-    ensure!(ids.len() >= chunk, "the text has {} tokens and one chunk needs {chunk}: give a longer text", ids.len());
-    let slots: Vec<u32> = (0..chunk as u32).collect();
-    // The last token of a chunk is predicted but never run, and the first scored row is the chunk's middle one.
-    let rows = chunk - 1 - chunk / 2;
-    let (mut sum, mut scored_tokens) = (0.0, 0);
-    for (number, ids) in (0..).zip(ids.chunks_exact(chunk)) {
-        let (tokens, score) = (&ids[..chunk - 1], Score::Logits { rows });
-        let run = Run { seq: number, tokens, start: 0, slots: &slots[..chunk - 1], score };
-        let scores = model.forward(&Batch { runs: vec![run] })?;
-        let [Scores::Logits(logits)] = scores.as_slice() else { continue };
-        sum += logits.iter().zip(&ids[chunk - rows..]).map(|(row, &id)| negative_log_likelihood(row, id)).sum::<f64>();
-        scored_tokens += rows;
-    }
-    let nll = sum / scored_tokens as f64;
-    let name = &model.info().name;
-    ensure!(nll.is_finite(), "{name}: the text has no finite likelihood: its weights are damaged or overflow");
-    Ok(Perplexity { value: nll.exp(), nll, scored_tokens, chunk, chunks: ids.len() / chunk })
+    let mut likelihood = Likelihood::default();
+    study(&mut [model], ids, chunk, &mut |chunk| {
+        likelihood.add(&chunk.rows[0], chunk.next);
+        Ok(())
+    })?;
+    let (perplexity, name) = (likelihood.perplexity(chunk), &model.info().name);
+    ensure!(
+        perplexity.nll.is_finite(),
+        "{name}: the text has no finite likelihood: its weights are damaged or overflow"
+    );
+    Ok(perplexity)
 }
 
-/// -log of the softmax of `logits` at `id`, in f64.
-fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
-    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
-    max + sum.ln() - f64::from(logits[id as usize])
+/// Runs a few tokens and looks at every logit: weights that are damaged or overflow show at once.
+///
+/// # Errors
+/// When a logit is infinite or not a number, or the model fails.
+pub fn finite(model: &mut dyn Model) -> Result<()> {
+    let tokens: Vec<u32> = (0..model.info().kv_slots.min(4) as u32).map(|id| id % model.info().vocab as u32).collect();
+    let slots: Vec<u32> = (0..tokens.len() as u32).collect();
+    let score = Score::Logits { rows: tokens.len() };
+    let run = Run { seq: 0, tokens: &tokens, start: 0, slots: &slots, score };
+    let scores = model.forward(&Batch { runs: vec![run] })?;
+    let info = model.info();
+    for scores in scores {
+        let Scores::Logits(rows) = scores else { continue };
+        let wrong = rows.iter().flatten().find(|logit| !logit.is_finite());
+        ensure!(
+            wrong.is_none(),
+            "{} in {}: its first logits hold {}: the weights are damaged, or too large for this format: try f32",
+            info.name,
+            info.weights,
+            wrong.unwrap_or(&f32::NAN)
+        );
+    }
+    Ok(())
+}
+
+/// Rows that a chunk scores: its last token is predicted but never run, and the first row is the middle one.
+fn scored(chunk: usize) -> usize {
+    chunk - 1 - chunk / 2
+}
+
+fn second_half(model: &mut dyn Model, ids: &[u32]) -> Result<Vec<Vec<f32>>> {
+    let (tokens, score) = (&ids[..ids.len() - 1], Score::Logits { rows: scored(ids.len()) });
+    let slots: Vec<u32> = (0..tokens.len() as u32).collect();
+    let run = Run { seq: 0, tokens, start: 0, slots: &slots, score };
+    let scores = model.forward(&Batch { runs: vec![run] })?;
+    Ok(scores
+        .into_iter()
+        .find_map(|scores| if let Scores::Logits(rows) = scores { Some(rows) } else { None })
+        .unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::fake::{Fake, Rule};
 
     #[test]
     fn a_uniform_model_has_the_perplexity_of_its_vocabulary() {
@@ -73,5 +114,27 @@ mod tests {
             let error = perplexity(&mut Fake::uniform(7), &vec![0; tokens], chunk).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn models_are_seen_at_the_same_places() {
+        let ids: Vec<u32> = (0..40).map(|i| i % 5).collect();
+        let (mut a, mut b, mut seen) = (Fake::uniform(7), Fake::uniform(7), Vec::new());
+        study(&mut [&mut a, &mut b], &ids, 8, &mut |chunk| {
+            seen.push((chunk.rows.iter().map(Vec::len).collect::<Vec<_>>(), chunk.next.to_vec()));
+            Ok(())
+        })
+        .unwrap();
+        // Of eight tokens the predictions of positions 5, 6 and 7 are scored.
+        assert_eq!(seen.len(), 5);
+        assert_eq!(seen[1], (vec![3, 3], vec![13 % 5, 14 % 5, 15 % 5]));
+    }
+
+    #[test]
+    fn logits_that_are_not_finite_are_refused() {
+        finite(&mut Fake::uniform(7)).unwrap();
+        let mut broken = Fake::new(Rule::Mixed { target: (1, 1.0), noise: f32::NAN }, 7, 64, 64);
+        let error = finite(&mut broken).unwrap_err().to_string();
+        assert!(error.contains("its first logits hold NaN"), "{error}");
     }
 }

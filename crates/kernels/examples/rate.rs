@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData};
 use half::f16;
-use specquant_core::{KvDtype, WeightFormat};
+use specquant_core::{KvDtype, Quantizer, WeightFormat};
 use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, Isa, KvShape, RopeTable, Team};
 
 fn main() -> Result<()> {
@@ -36,7 +36,7 @@ fn linears(team: &Team) -> Result<()> {
     for (inputs, outputs) in [(256, 512), (256, 256), (256, 1280), (640, 256), (256, 4096), (2048, 8192)] {
         let bytes: Vec<u8> = numbers(outputs * inputs).iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
         let matrix = DenseMatrix { name: "w", outputs, inputs, dtype: Dtype::F16, bytes: &bytes };
-        let w = Flex::pack(&[matrix], WeightFormat::F16, team)?;
+        let w = Flex::pack(&[matrix], WeightFormat::F16, Quantizer::Mse, team)?;
         print!("  {inputs:5} -> {outputs:5}");
         for rows in [1, 2, 5, 16, 128] {
             let x = tensor(rows, inputs);

@@ -15,6 +15,7 @@ pub(crate) const E2M1: [f32; 16] =
 
 /// The number of an E4M3 code: four exponent bits with bias 7, three of mantissa; 0x7f and 0xff are NaN, and there are no
 /// infinities.
+#[cfg(test)]
 pub(crate) fn e4m3_to_f32(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let magnitude = match (exponent, code & 7) {

@@ -11,7 +11,7 @@ mod summary;
 use anyhow::{Context, Result, ensure};
 use burn::backend::Flex;
 use burn::tensor::{DType, Tensor, TensorData};
-use specquant_core::{KvDtype, Memory, Model, ModelInfo, WeightFormat, Work};
+use specquant_core::{KvDtype, Memory, Model, ModelInfo, Quantizer, WeightFormat, Work};
 use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, KvShape, RopeTable, Team};
 
 use crate::config::Config;
@@ -27,6 +27,8 @@ pub use summary::{DtypeSize, FileSize, Summary};
 pub struct LoadOptions {
     /// Format of the matrices while running.
     pub weights: WeightFormat,
+    /// How they are quantized, where that format has fewer than 16 bits.
+    pub quantizer: Quantizer,
     /// Format of keys and values.
     pub kv_dtype: KvDtype,
     /// KV cache slots, one for each token; at least 1.
@@ -62,7 +64,7 @@ pub fn load(files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Model>>
         memory: Memory::default(),
         work: Work::default(),
     };
-    let decoder = decoder::<Flex>(&checkpoint, &config, info, &options.team);
+    let decoder = decoder::<Flex>(&checkpoint, &config, info, options);
     Ok(Box::new(decoder.with_context(|| files.place())?))
 }
 
@@ -73,12 +75,13 @@ fn device(team: &Team) -> String {
 }
 
 /// Packs the weights and makes the KV cache; `info` says in which formats, and gets memory and work counted.
-fn decoder<B: Backend>(
+fn decoder<B: Backend<Team = Team>>(
     checkpoint: &Checkpoint<'_>,
     config: &Config,
     mut info: ModelInfo,
-    team: &B::Team,
+    options: &LoadOptions,
 ) -> Result<Decoder<B>> {
+    let LoadOptions { quantizer, ref team, .. } = *options;
     ensure!(info.kv_slots > 0, "kv_slots 0: the KV cache needs at least one slot");
     let heads = Heads { query: config.num_attention_heads, kv: config.num_key_value_heads, dim: config.head_dim };
     let shape = KvShape {
@@ -88,7 +91,8 @@ fn decoder<B: Backend>(
         head_dim: heads.dim,
         dtype: info.kv_dtype,
     };
-    let mut weights = Weights::<B> { checkpoint, format: info.weights, team, elements: 0, memory: Memory::default() };
+    let (format, memory) = (info.weights, Memory::default());
+    let mut weights = Weights::<B> { checkpoint, format, quantizer, team, elements: 0, memory };
     let embedding = weights.table(EMBEDDING)?;
     let layers = (0..info.layers).map(|layer| weights.layer(layer)).collect::<Result<_>>()?;
     let norm = weights.vector(FINAL_NORM)?;
@@ -113,6 +117,7 @@ fn decoder<B: Backend>(
 struct Weights<'a, B: Backend> {
     checkpoint: &'a Checkpoint<'a>,
     format: WeightFormat,
+    quantizer: Quantizer,
     team: &'a B::Team,
     /// Elements of the matrices that were packed, without padding.
     elements: u64,
@@ -136,7 +141,7 @@ impl<B: Backend> Weights<'_, B> {
     /// Matrices that share their inputs, stacked along the outputs.
     fn pack(&mut self, names: &[&str]) -> Result<B::Packed> {
         let parts = names.iter().map(|name| self.checkpoint.matrix(name)).collect::<Result<Vec<_>>>()?;
-        let packed = B::pack(&parts, self.format, self.team)?;
+        let packed = B::pack(&parts, self.format, self.quantizer, self.team)?;
         self.elements += parts.iter().map(|part| (part.outputs * part.inputs) as u64).sum::<u64>();
         self.memory.matrices += B::packed_bytes(&packed) as u64;
         Ok(packed)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use specquant_core::{Clock, FileHash, Kv, KvDtype, Model, Request, RunSpec, Speculation, WeightFormat};
+use specquant_core::{Clock, FileHash, Kv, KvDtype, Model, Quantizer, Request, RunSpec, Speculation, WeightFormat};
 use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Sweep, Wall, drive};
 use specquant_kernels::Team;
 use specquant_kv::allocator;
@@ -96,6 +96,7 @@ struct Loaded {
 struct Key {
     source: String,
     weights: WeightFormat,
+    quantizer: Quantizer,
     kv_dtype: KvDtype,
 }
 
@@ -184,11 +185,12 @@ impl Bench {
             Role::Draft => &mut self.drafts,
         };
         let kv_dtype = cell.kv_dtype.unwrap_or(weights.default_kv_dtype());
-        let key = Key { source: role.source(cell), weights, kv_dtype };
+        let key = Key { source: role.source(cell), weights, quantizer: cell.quantizer, kv_dtype };
         if let Some(at) = loaded.iter().position(|known| known.key == key) {
             return Ok(at);
         }
-        let options = LoadOptions { weights, kv_dtype, kv_slots: slots, team: self.team.clone() };
+        let (quantizer, team) = (cell.quantizer, self.team.clone());
+        let options = LoadOptions { weights, quantizer, kv_dtype, kv_slots: slots, team };
         let clock = Wall::start();
         let model = specquant_model::load(&self.sources[&key.source].files, &options)?;
         loaded.push(Loaded { key, model, load_ns: clock.now() });

@@ -58,16 +58,17 @@ impl ModelFiles {
         let table = checkpoint.matrix(EMBEDDING)?.bytes.len() as u64;
         let (mut matrices, mut vectors) = (0, 0);
         for (name, shape) in expected(&config) {
-            let elements: usize = shape.iter().product();
-            match shape.len() {
-                1 => vectors += elements as u64,
+            match shape[..] {
+                [width] => vectors += width as u64,
                 // The head of a tied model is packed apart from the table.
-                _ if name != EMBEDDING || config.tie_word_embeddings => matrices += elements as u64,
+                [outputs, inputs] if name != EMBEDDING || config.tie_word_embeddings => {
+                    matrices += weights.bytes(outputs, inputs);
+                }
                 _ => {}
             }
         }
         let kv = 2 * config.num_hidden_layers * config.kv_width() * kv_slots * kv_dtype.bytes();
-        Ok(Memory { matrices: weights.bytes(matrices), embedding: table + 4 * vectors, kv: kv as u64 })
+        Ok(Memory { matrices, embedding: table + 4 * vectors, kv: kv as u64 })
     }
 
     /// Reads and checks configuration and headers.
@@ -101,6 +102,7 @@ impl ModelFiles {
 
 #[cfg(test)]
 mod tests {
+    use specquant_core::Quantizer;
     use specquant_kernels::{Isa, Team};
 
     use super::*;
@@ -112,7 +114,10 @@ mod tests {
             let files = bundled(role).unwrap();
             let (kv_dtype, kv_slots, team) = (KvDtype::F16, 64, Team::new(1, Isa::detect()).unwrap());
             let told = files.footprint(weights, kv_dtype, kv_slots).unwrap();
-            let taken = load(&files, &LoadOptions { weights, kv_dtype, kv_slots, team }).unwrap().info().memory;
+            let taken = load(&files, &LoadOptions { weights, quantizer: Quantizer::Mse, kv_dtype, kv_slots, team })
+                .unwrap()
+                .info()
+                .memory;
             assert_eq!(told.embedding, taken.embedding, "{role}");
             for (told, taken) in [(told.matrices, taken.matrices), (told.kv, taken.kv)] {
                 let padding = taken as f64 / told as f64 - 1.0;

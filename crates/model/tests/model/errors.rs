@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use specquant_core::{Batch, KvDtype, Run, Score, SlotCopy, WeightFormat};
+use specquant_core::{Batch, KvDtype, Quantizer, Run, Score, SlotCopy, WeightFormat};
 use specquant_kernels::{Isa, Team};
 use specquant_model::{LoadOptions, ModelFiles, load};
 
@@ -17,7 +17,13 @@ const HEAD: &str = "lm_head.weight";
 const QUERY: &str = "model.layers.1.self_attn.q_proj.weight";
 
 fn options(weights: WeightFormat) -> LoadOptions {
-    LoadOptions { weights, kv_dtype: KvDtype::F32, kv_slots: 16, team: Team::new(1, Isa::detect()).unwrap() }
+    LoadOptions {
+        weights,
+        quantizer: Quantizer::Mse,
+        kv_dtype: KvDtype::F32,
+        kv_slots: 16,
+        team: Team::new(1, Isa::detect()).unwrap(),
+    }
 }
 
 fn contains(error: &anyhow::Error, parts: &[&str]) {

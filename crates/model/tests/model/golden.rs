@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use specquant_core::{Batch, KvDtype, Run, Score, Scores, Text, WeightFormat};
+use specquant_core::{Batch, KvDtype, Quantizer, Run, Score, Scores, Text, WeightFormat};
 use specquant_kernels::{Isa, Team};
 use specquant_model::{LoadOptions, ModelFiles, bundled, load, same_vocabulary};
 
@@ -78,7 +78,8 @@ fn check_greedy(role: &str, files: &ModelFiles) -> Result<()> {
     let (prompts, _) = golden(role);
     let team = Team::new(2, Isa::detect())?;
     let kv_slots = prompts.len() * CONTEXT;
-    let options = LoadOptions { weights: WeightFormat::F32, kv_dtype: KvDtype::F32, kv_slots, team };
+    let options =
+        LoadOptions { weights: WeightFormat::F32, quantizer: Quantizer::Mse, kv_dtype: KvDtype::F32, kv_slots, team };
     let mut model = load(files, &options)?;
     let slots: Vec<u32> = (0..kv_slots as u32).collect();
     let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];

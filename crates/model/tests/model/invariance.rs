@@ -2,7 +2,7 @@
 //! wherever its keys are, and on any number of threads.
 
 use safetensors::Dtype;
-use specquant_core::{Batch, KvDtype, Model, Run, Score, Scores, SlotCopy, WeightFormat};
+use specquant_core::{Batch, KvDtype, Model, Quantizer, Run, Score, Scores, SlotCopy, WeightFormat};
 use specquant_kernels::{Isa, Team};
 use specquant_model::{LoadOptions, ModelFiles, bundled, load};
 
@@ -50,7 +50,8 @@ fn check(files: &ModelFiles, tokens: &[u32], isa: Isa, weights: WeightFormat, kv
     let in_order: Vec<u32> = (0..tokens.len() as u32).collect();
     for threads in [1, 2] {
         let team = Team::new(threads, isa).unwrap();
-        let mut model = load(files, &LoadOptions { weights, kv_dtype, kv_slots: SLOTS, team }).unwrap();
+        let mut model =
+            load(files, &LoadOptions { weights, quantizer: Quantizer::Mse, kv_dtype, kv_slots: SLOTS, team }).unwrap();
         let model = &mut *model;
         for (name, rows) in [
             ("whole", in_chunks(model, tokens, tokens.len(), &in_order)),
@@ -103,7 +104,8 @@ fn copied_slots_hold_the_same_keys_and_values() {
     let moved: Vec<u32> = (100..130).rev().collect();
     for kv_dtype in [KvDtype::F32, KvDtype::F16] {
         let team = Team::new(2, Isa::detect()).unwrap();
-        let options = LoadOptions { weights: WeightFormat::F16, kv_dtype, kv_slots: 256, team };
+        let options =
+            LoadOptions { weights: WeightFormat::F16, quantizer: Quantizer::Mse, kv_dtype, kv_slots: 256, team };
         let mut model = load(&files, &options).unwrap();
         let expected = last(&mut *model, &tokens, &[], &in_order);
         let copies: Vec<_> = in_order.iter().zip(&moved).map(|(&from, &to)| SlotCopy { from, to }).collect();
@@ -120,6 +122,7 @@ fn the_best_token_is_that_of_the_logits() {
         &bundled("draft").unwrap(),
         &LoadOptions {
             weights: WeightFormat::F16,
+            quantizer: Quantizer::Mse,
             kv_dtype: KvDtype::F16,
             kv_slots: 64,
             team: Team::new(2, Isa::detect()).unwrap(),

@@ -26,6 +26,7 @@ impl Reference {
             WeightFormat::F32 => Dtype::F32,
             WeightFormat::F16 => Dtype::F16,
             WeightFormat::Bf16 => Dtype::BF16,
+            _ => panic!("the reference has floats only"),
         };
         let mut tensors = tiny.tensors();
         let embedding = tensors["model.embed_tokens.weight"].clone();

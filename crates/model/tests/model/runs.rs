@@ -1,6 +1,6 @@
 //! Loading a model and running one sequence through it, as the other tests need it.
 
-use specquant_core::{Batch, KvDtype, Model, Run, Score, Scores, WeightFormat};
+use specquant_core::{Batch, KvDtype, Model, Quantizer, Run, Score, Scores, WeightFormat};
 use specquant_kernels::{Isa, Team};
 use specquant_model::{LoadOptions, ModelFiles, load};
 
@@ -9,7 +9,7 @@ pub(crate) const SLOTS: usize = 1024;
 /// A model on the fastest path of this machine.
 pub(crate) fn loaded(files: &ModelFiles, weights: WeightFormat, kv_dtype: KvDtype, threads: usize) -> Box<dyn Model> {
     let team = Team::new(threads, Isa::detect()).unwrap();
-    load(files, &LoadOptions { weights, kv_dtype, kv_slots: SLOTS, team }).unwrap()
+    load(files, &LoadOptions { weights, quantizer: Quantizer::Mse, kv_dtype, kv_slots: SLOTS, team }).unwrap()
 }
 
 /// One step of one sequence: `tokens` at `start..`, whose keys are in the first of `slots`.
