@@ -68,12 +68,23 @@ pub(crate) enum ModelCommand {
     Logits(LogitsArgs),
 }
 
+/// Comparisons that have a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Preset {
+    /// Plain f32 beside f16, one request at a time.
+    Naive,
+}
+
 /// Flags of `run`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct RunArgs {
     /// A spec file in TOML; flags change its values.
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
+    /// A comparison by name, of which flags change values. naive: plain f32, one request at a time in contiguous memory, as
+    /// a simple pipeline does it, beside the same in f16.
+    #[arg(long, value_name = "NAME", conflicts_with = "spec")]
+    pub(crate) preset: Option<Preset>,
     /// Change one value of the spec, such as workload.num_prompts=8; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -113,6 +124,9 @@ pub(crate) struct RunArgs {
     /// Sequences that run together; 1 unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) batch: Option<String>,
+    /// Chunks of the bundled text over which the quality of every weight format is measured, 4 unless given; 0 leaves it out.
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    pub(crate) quality_chunks: Option<i64>,
     /// Make a cell, counted from 0, slower by a share, such as 1=0.03.
     #[cfg(feature = "debug-knobs")]
     #[arg(long, value_name = "CELL=SHARE")]

@@ -24,6 +24,7 @@ pub(crate) fn describe(spec: &RunSpec, team: &Team) -> String {
 
 /// The files of a model: `bundled:target`, for short `bundled`, or `bundled:draft`, or a folder.
 pub(crate) fn files(name: &str) -> Result<ModelFiles> {
+    ensure!(!name.is_empty(), "a model without a name: give a Hugging Face folder, or `bundled`");
     match name.split_once(':') {
         Some(("bundled", role)) => bundled(role),
         None if name == "bundled" => bundled("target"),

@@ -7,13 +7,14 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use toml::{Table, Value};
 
-use crate::args::{CellArgs, RunArgs};
+use crate::args::{CellArgs, Preset, RunArgs};
 
 /// The spec table of a run: the file or the default comparison, then `--set`, then flags.
 pub(crate) fn run_table(args: &RunArgs) -> Result<Table> {
-    let mut table = match &args.spec {
-        Some(path) => read(path)?,
-        None => default_comparison(args),
+    let mut table = match (&args.spec, args.preset) {
+        (Some(path), _) => read(path)?,
+        (None, Some(preset)) => preset_comparison(preset),
+        (None, None) => default_comparison(args),
     };
     for assignment in &args.set {
         let (key, value) = assignment
@@ -22,6 +23,7 @@ pub(crate) fn run_table(args: &RunArgs) -> Result<Table> {
         put(&mut table, key.trim(), value_of(value.trim()))?;
     }
     put_integer(&mut table, "rounds", args.rounds)?;
+    put_integer(&mut table, "quality_chunks", args.quality_chunks)?;
     put_list(&mut table, "precision", args.precision.as_ref(), number)?;
     put_list(&mut table, "time_budget", args.time_budget.as_ref(), text)?;
     if let Some(limits) = &args.goodput {
@@ -62,6 +64,17 @@ fn default_comparison(args: &RunArgs) -> Table {
         Value::Table(values.map(|(key, value)| (key.to_string(), value)).into_iter().collect())
     };
     Table::from_iter([("cells".to_string(), Value::Array(vec![cell(f32), cell(f16)]))])
+}
+
+fn preset_comparison(preset: Preset) -> Table {
+    match preset {
+        Preset::Naive => Table::from_iter([
+            ("weights".to_string(), Value::Array(["f32", "f16"].map(text).to_vec())),
+            ("speculation".to_string(), text("off")),
+            ("batching".to_string(), text("continuous:1")),
+            ("kv".to_string(), text("contiguous")),
+        ]),
+    }
 }
 
 fn names_num_prompts(table: &Table) -> bool {
@@ -190,6 +203,10 @@ mod tests {
         check("--time-budget 5m --precision 0.02", Ok(&format!("precision = 0.02\ntime_budget = '5m'\n{default}")));
         check("--goodput ttft:9,tpot:1 --price 2", Ok(&format!("slo = 'ttft:9,tpot:1'\nprice = 2\n{default}")));
         check("--weights f16,f32 --speculation off", Ok("speculation = 'off'\nweights = ['f16', 'f32']"));
+        let naive = "weights = ['f32', 'f16']\nspeculation = 'off'\nbatching = 'continuous:1'\nkv = 'contiguous'";
+        check("--preset naive", Ok(naive));
+        check("--preset naive --quality-chunks 0", Ok(&format!("quality_chunks = 0\n{naive}")));
+        check("--preset naive --weights f32", Ok(&naive.replace("['f32', 'f16']", "'f32'")));
         check("--batch 1,8", Ok(&format!("batching = ['continuous:1', 'continuous:8']\n{default}")));
         check("--temperature 0.7,1", Ok(&format!("[sampling]\ntemperature = [0.7, 1]\n{default}")));
         check("--max-new-tokens many", Ok(&format!("[workload]\nmax_new_tokens = 'many'\n{default}")));

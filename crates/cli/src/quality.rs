@@ -78,9 +78,9 @@ impl Study<'_> {
         let (mut as_target, mut as_draft) = (Matches::default(), Matches::default());
         let mut all: Vec<&mut dyn Model> = models.iter_mut().map(|model| &mut **model as &mut dyn Model).collect();
         study(&mut all, self.ids, self.args.chunk, &mut |chunk| {
-            likelihood.add(&chunk.rows[1], chunk.next);
-            divergences.add(&chunk.rows[1], &chunk.rows[0], chunk.next);
-            if let [f32, model, draft_f32, draft] = &chunk.rows[..] {
+            likelihood.add(&chunk.predicted[1], chunk.next);
+            divergences.add(&chunk.predicted[1], &chunk.predicted[0], chunk.next);
+            if let [f32, model, draft_f32, draft] = &chunk.predicted[..] {
                 as_target.add(draft_f32, model);
                 as_draft.add(draft, f32);
             }

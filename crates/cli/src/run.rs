@@ -8,6 +8,7 @@ mod dry;
 mod plan;
 mod prepared;
 mod print;
+mod quality;
 mod rows;
 mod session;
 #[cfg(feature = "debug-knobs")]
@@ -129,7 +130,11 @@ impl Start<'_> {
         let run = prepared.run.clone();
         let path = self.out.map_or_else(|| default_folder(&run), Path::to_path_buf);
         let mut folder = RunFolder::create(&path, self.spec)?;
-        folder.append(&Line::Run(Box::new(run.clone())))?;
+        if let Err(error) = folder.append(&Line::Run(Box::new(run.clone()))) {
+            // A folder without its first line could be neither read nor taken up.
+            let _ = folder.discard();
+            return Err(error.context("nothing was measured; make room there, or give --out another folder"));
+        }
         let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
         prepared.measure(&mut log, &mut folder, &interrupt)?;
         close(&log, folder)
@@ -162,7 +167,8 @@ pub(crate) fn report(folder: &Path, json: bool) -> Result<Ended> {
     let record = Record::derive(&read_log(folder)?).with_context(|| folder.display().to_string())?;
     specquant_report::write(folder, &record, &print::report(&record))?;
     show(&if json { serde_json::to_string_pretty(&record)? } else { print::screen(&record, folder) })?;
-    Ok(if record.has_wrong_output() { Ended::Wrong } else { Ended::Done })
+    let wrong = record.has_wrong_output() || record.trust.digest.is_none();
+    Ok(if wrong { Ended::Wrong } else { Ended::Done })
 }
 
 /// The cells of a spec, each after its control. `named` is what messages call the spec.

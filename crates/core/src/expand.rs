@@ -12,7 +12,8 @@ use crate::spec::RunSpec;
 const MOST_CELLS: usize = 1000;
 
 /// Values that are the same in every cell of an experiment, so a list makes no sense for them.
-const SHARED: [&str; 8] = ["device", "threads", "seed", "rounds", "precision", "time_budget", "slo", "price"];
+const SHARED: [&str; 9] =
+    ["device", "threads", "seed", "rounds", "precision", "time_budget", "slo", "price", "quality_chunks"];
 
 /// The cells of a spec: every combination of the listed values in `table`, which otherwise reads as a `RunSpec`. Where it
 /// holds `cells`, a list of tables, each of them adds to or replaces the rest and is expanded by itself. Validated.

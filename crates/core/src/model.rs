@@ -64,6 +64,8 @@ pub struct ModelInfo {
 pub struct Memory {
     /// Packed matrices, the head among them, padding included.
     pub matrices: u64,
+    /// Of those, the bytes that the weight format asks for: codes and scales without padding.
+    pub matrices_exact: u64,
     /// The float embedding table and the norm weights.
     pub embedding: u64,
     /// The KV cache.

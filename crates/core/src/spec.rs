@@ -69,6 +69,9 @@ pub struct RunSpec {
     /// What the machine costs in an hour; the cost of tokens follows from it, in the same unit of money.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
+    /// Chunks of the bundled text, of 512 tokens or the context, over which the quality of every target is measured; 0
+    /// leaves it out.
+    pub quality_chunks: usize,
     /// How tokens are picked.
     pub sampling: Sampling,
     /// What is asked of the models.
@@ -112,6 +115,7 @@ impl Default for RunSpec {
             time_budget: None,
             slo: None,
             price: None,
+            quality_chunks: 4,
             sampling: Sampling::GREEDY,
             workload: Workload::default(),
         }
@@ -154,8 +158,8 @@ impl RunSpec {
         }
         let precision = self.precision;
         ensure!(
-            precision.is_finite() && precision > 0.0,
-            "precision {precision}: must be above 0, such as 0.01 for intervals of 1% to each side"
+            (1e-6..1.0).contains(&precision),
+            "precision {precision:e}: must lie between 1e-6 and 1, such as 0.01 for intervals of 1% to each side"
         );
         let price = self.price.unwrap_or(1.0);
         ensure!(price.is_finite() && price > 0.0, "price {price}: must be above 0 for an hour");

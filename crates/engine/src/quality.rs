@@ -2,13 +2,13 @@
 
 use anyhow::{Result, ensure};
 use specquant_core::{Batch, Model, Run, Score, Scores};
-use specquant_metrics::{Likelihood, Perplexity};
+use specquant_metrics::{Likelihood, Perplexity, Predictions};
 
 /// What one chunk of a text gave.
 pub struct Chunk<'a> {
-    /// By model, the rows of logits of the chunk's second half.
-    pub rows: Vec<Vec<Vec<f32>>>,
-    /// The token that followed each row.
+    /// By model, what it predicts in the chunk's second half.
+    pub predicted: Vec<Predictions>,
+    /// The token that followed each prediction.
     pub next: &'a [u32],
 }
 
@@ -30,8 +30,8 @@ pub fn study(
     }
     ensure!(ids.len() >= chunk, "the text has {} tokens and one chunk needs {chunk}: give a longer text", ids.len());
     for ids in ids.chunks_exact(chunk) {
-        let rows = models.iter_mut().map(|model| second_half(&mut **model, ids)).collect::<Result<_>>()?;
-        take(Chunk { rows, next: &ids[chunk - scored(chunk)..] })?;
+        let predicted = models.iter_mut().map(|model| second_half(&mut **model, ids)).collect::<Result<_>>()?;
+        take(Chunk { predicted, next: &ids[chunk - scored(chunk)..] })?;
     }
     Ok(())
 }
@@ -43,7 +43,7 @@ pub fn study(
 pub fn perplexity(model: &mut dyn Model, ids: &[u32], chunk: usize) -> Result<Perplexity> {
     let mut likelihood = Likelihood::default();
     study(&mut [model], ids, chunk, &mut |chunk| {
-        likelihood.add(&chunk.rows[0], chunk.next);
+        likelihood.add(&chunk.predicted[0], chunk.next);
         Ok(())
     })?;
     let (perplexity, name) = (likelihood.perplexity(chunk), &model.info().name);
@@ -84,15 +84,13 @@ fn scored(chunk: usize) -> usize {
     chunk - 1 - chunk / 2
 }
 
-fn second_half(model: &mut dyn Model, ids: &[u32]) -> Result<Vec<Vec<f32>>> {
+fn second_half(model: &mut dyn Model, ids: &[u32]) -> Result<Predictions> {
     let (tokens, score) = (&ids[..ids.len() - 1], Score::Logits { rows: scored(ids.len()) });
     let slots: Vec<u32> = (0..tokens.len() as u32).collect();
     let run = Run { seq: 0, tokens, start: 0, slots: &slots, score };
     let scores = model.forward(&Batch { runs: vec![run] })?;
-    Ok(scores
-        .into_iter()
-        .find_map(|scores| if let Scores::Logits(rows) = scores { Some(rows) } else { None })
-        .unwrap_or_default())
+    let rows = scores.into_iter().find_map(|scores| if let Scores::Logits(rows) = scores { Some(rows) } else { None });
+    Ok(rows.unwrap_or_default().into())
 }
 
 #[cfg(test)]
@@ -121,7 +119,7 @@ mod tests {
         let ids: Vec<u32> = (0..40).map(|i| i % 5).collect();
         let (mut a, mut b, mut seen) = (Fake::uniform(7), Fake::uniform(7), Vec::new());
         study(&mut [&mut a, &mut b], &ids, 8, &mut |chunk| {
-            seen.push((chunk.rows.iter().map(Vec::len).collect::<Vec<_>>(), chunk.next.to_vec()));
+            seen.push((chunk.predicted.iter().map(Predictions::rows).collect::<Vec<_>>(), chunk.next.to_vec()));
             Ok(())
         })
         .unwrap();

@@ -25,6 +25,7 @@ fn main() -> Result<()> {
         println!("{isa}, {threads} thread(s)");
         println!("  dispatch of two empty parts {:8.2} us", median(|| team.run(usize::MAX, 2, &|_| ())));
         linears(&team)?;
+        formats(&team)?;
         row_wise(&team);
         attention(&team)?;
     }
@@ -39,6 +40,26 @@ fn linears(team: &Team) -> Result<()> {
         let w = Flex::pack(&[matrix], WeightFormat::F16, Quantizer::Mse, team)?;
         print!("  {inputs:5} -> {outputs:5}");
         for rows in [1, 2, 5, 16, 128] {
+            let x = tensor(rows, inputs);
+            let time = median(|| drop(Flex::linear(x.clone(), &w, team)));
+            let flops = 2.0 * (rows * inputs * outputs) as f64;
+            print!("  {rows:4}: {time:8.1} ({:5.1}, {:5.1})", w.bytes() as f64 / time / 1e3, flops / time / 1e3);
+        }
+        println!();
+    }
+    Ok(())
+}
+
+/// A product of every format.
+fn formats(team: &Team) -> Result<()> {
+    let (inputs, outputs) = (2048, 4096);
+    println!("  linear {inputs} -> {outputs}, every format");
+    let bytes: Vec<u8> = numbers(outputs * inputs).iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
+    let matrix = DenseMatrix { name: "w", outputs, inputs, dtype: Dtype::F16, bytes: &bytes };
+    for format in WeightFormat::ALL {
+        let w = Flex::pack(&[matrix], format, Quantizer::Rtn, team)?;
+        print!("  {format:14}");
+        for rows in [1, 2, 5, 9, 16, 128] {
             let x = tensor(rows, inputs);
             let time = median(|| drop(Flex::linear(x.clone(), &w, team)));
             let flops = 2.0 * (rows * inputs * outputs) as f64;

@@ -137,6 +137,11 @@ pub const DERIVED: &[Definition] = &[
         "",
         "decode speed-up predicted from T(n), the draft's cost and acceptance, and the residual by phase",
     ),
+    exact(
+        "quality",
+        "",
+        "perplexity over the first chunks of the bundled text; against the run's widest format of the same target its ratio, Kullback-Leibler divergence in nats and share of equal likeliest tokens; for a quantized draft the share of the target's likeliest tokens that it finds likeliest, and that share of the f16 draft",
+    ),
     timed(
         "utilization",
         "",

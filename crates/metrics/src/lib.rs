@@ -32,7 +32,7 @@ pub use itl::ItlConventions;
 pub use latency::{Counts, Latency};
 pub use paired::{Interval, Paired, paired, resampled};
 pub use prediction::{PhaseCosts, Prediction, RowCosts};
-pub use quality::{Divergence, Divergences, Likelihood, Match, Matches, Perplexity};
+pub use quality::{Divergence, Divergences, Likelihood, Match, Matches, Perplexity, Predictions, Quality};
 pub use service::{Cost, Goodput};
 pub use spread::{Percentile, Spread};
 pub use steps::{StepCost, StepCosts, StepKind, StepMeans};

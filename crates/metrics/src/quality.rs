@@ -4,6 +4,7 @@
 use anyhow::Result;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use specquant_core::WeightFormat;
 
 use crate::paired::{Paired, paired};
 
@@ -49,6 +50,65 @@ pub struct Match {
     pub sampled: f64,
 }
 
+/// What the weight formats of a run's cell cost, over the first chunks of a text.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Quality {
+    /// The target's perplexity.
+    pub perplexity: Perplexity,
+    /// The format of the same target that it is compared with: the widest of the run; `None` if that is its own, or none
+    /// has 16 bits.
+    #[schemars(with = "Option<String>")]
+    pub reference: Option<WeightFormat>,
+    /// The target beside that.
+    pub divergence: Option<Divergence>,
+    /// The draft in its format and in f16, where its format has fewer bits.
+    pub draft: Option<[Match; 2]>,
+}
+
+impl Quality {
+    /// Whether the draft's format has cost it most of its acceptance, which no sound format does.
+    pub fn draft_collapsed(&self) -> bool {
+        self.draft.is_some_and(|[draft, f16]| draft.greedy < COLLAPSED * f16.greedy)
+    }
+}
+
+/// A quantized draft whose tokens match the target's this much more rarely than the f16 draft's is broken.
+const COLLAPSED: f64 = 0.5;
+
+/// What a model predicts at some places: rows of logits, with what their exponentials sum to.
+#[derive(Clone, Debug, Default)]
+pub struct Predictions {
+    rows: Vec<Vec<f32>>,
+    /// The logarithm of the sum of the exponentials of each row, in f64.
+    log_sums: Vec<f64>,
+}
+
+impl From<Vec<Vec<f32>>> for Predictions {
+    fn from(rows: Vec<Vec<f32>>) -> Predictions {
+        Predictions { log_sums: rows.iter().map(|row| log_sum(row)).collect(), rows }
+    }
+}
+
+impl Predictions {
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Logarithms of probabilities beside those of another model at the same places, by row and token.
+    fn beside<'a>(&'a self, other: &'a Predictions) -> impl Iterator<Item = impl Iterator<Item = (f64, f64)> + 'a> {
+        let rows = self.rows.iter().zip(&self.log_sums).zip(other.rows.iter().zip(&other.log_sums));
+        rows.map(|((a, sum_a), (b, sum_b))| {
+            a.iter().zip(b).map(move |(a, b)| (f64::from(*a) - sum_a, f64::from(*b) - sum_b))
+        })
+    }
+
+    /// Places where both find the same token likeliest.
+    fn same_top(&self, other: &Predictions) -> usize {
+        self.rows.iter().zip(&other.rows).filter(|(a, b)| top(a) == top(b)).count()
+    }
+}
+
 /// Adds up the likelihood of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Likelihood {
@@ -74,10 +134,11 @@ pub struct Matches {
 }
 
 impl Likelihood {
-    /// Adds a chunk: its rows of logits, and the token that followed each.
-    pub fn add(&mut self, rows: &[Vec<f32>], next: &[u32]) {
-        let nll = rows.iter().zip(next).map(|(row, &id)| log_sum(row) - f64::from(row[id as usize]));
-        self.chunks.push((nll.sum(), rows.len()));
+    /// Adds a chunk: what was predicted, and the token that followed.
+    pub fn add(&mut self, predicted: &Predictions, next: &[u32]) {
+        let rows = predicted.rows.iter().zip(&predicted.log_sums).zip(next);
+        let nll = rows.map(|((row, log_sum), &id)| log_sum - f64::from(row[id as usize]));
+        self.chunks.push((nll.sum(), predicted.rows()));
     }
 
     /// The perplexity, for chunks of so many tokens; not a number where nothing was added, not finite where a likelihood
@@ -94,20 +155,14 @@ impl Likelihood {
 }
 
 impl Divergences {
-    /// Adds a chunk: the rows of the model and of the reference, and the token that followed each.
-    pub fn add(&mut self, model: &[Vec<f32>], reference: &[Vec<f32>], next: &[u32]) {
+    /// Adds a chunk: what the model and the reference predicted, and the token that followed.
+    pub fn add(&mut self, model: &Predictions, reference: &Predictions, next: &[u32]) {
         self.model.add(model, next);
         self.reference.add(reference, next);
-        for (q, p) in model.iter().zip(reference) {
-            self.same_top += usize::from(top(p) == top(q));
-            let (log_p, log_q) = (log_sum(p), log_sum(q));
-            let terms = p.iter().zip(q).map(|(p, q)| {
-                let (p, q) = (f64::from(*p) - log_p, f64::from(*q) - log_q);
-                p.exp() * (p - q)
-            });
-            // Rounding can leave a sum that should be zero a little below it.
-            self.klds.push(terms.sum::<f64>().max(0.0));
-        }
+        self.same_top += model.same_top(reference);
+        // Rounding can leave a sum that should be zero a little below it.
+        let klds = reference.beside(model).map(|row| row.map(|(p, q)| p.exp() * (p - q)).sum::<f64>().max(0.0));
+        self.klds.extend(klds);
     }
 
     /// What was added up; `None` where nothing was, or something was not finite.
@@ -135,15 +190,11 @@ impl Divergences {
 }
 
 impl Matches {
-    /// Adds a chunk: the rows of the draft and of the target.
-    pub fn add(&mut self, draft: &[Vec<f32>], target: &[Vec<f32>]) {
-        for (q, p) in draft.iter().zip(target) {
-            self.greedy += usize::from(top(p) == top(q));
-            let (log_p, log_q) = (log_sum(p), log_sum(q));
-            let smaller = p.iter().zip(q).map(|(p, q)| (f64::from(*p) - log_p).min(f64::from(*q) - log_q).exp());
-            self.sampled += smaller.sum::<f64>();
-            self.rows += 1;
-        }
+    /// Adds a chunk: what the draft and the target predicted.
+    pub fn add(&mut self, draft: &Predictions, target: &Predictions) {
+        self.greedy += draft.same_top(target);
+        self.sampled += target.beside(draft).map(|row| row.map(|(p, q)| p.min(q).exp()).sum::<f64>()).sum::<f64>();
+        self.rows += draft.rows();
     }
 
     /// What was added up; `None` where nothing was.
@@ -182,6 +233,7 @@ mod tests {
     fn divergence_and_match_are_those_of_hand_computed_distributions() {
         let reference = [row(&[0.5, 0.25, 0.25], 3.0), row(&[0.1, 0.8, 0.1], -2.0)];
         let model = [row(&[0.25, 0.5, 0.25], 0.0), row(&[0.1, 0.8, 0.1], 7.0)];
+        let [reference, model] = [reference, model].map(|rows| Predictions::from(rows.to_vec()));
         let mut divergences = Divergences::default();
         divergences.add(&model, &reference, &[0, 1]);
         divergences.add(&model, &reference, &[2, 2]);
@@ -205,13 +257,13 @@ mod tests {
         assert_eq!(Divergences::default().divergence().unwrap(), None);
         assert_eq!(Matches::default().rates(), None);
         let mut divergences = Divergences::default();
-        divergences.add(&[vec![f32::NAN, 0.0]], &[vec![0.0, 0.0]], &[1]);
+        divergences.add(&vec![vec![f32::NAN, 0.0]].into(), &vec![vec![0.0, 0.0]].into(), &[1]);
         assert_eq!(divergences.divergence().unwrap(), None);
     }
 
     #[test]
     fn a_model_equals_itself() {
-        let rows = [row(&[0.2, 0.3, 0.5], 1.0), row(&[0.6, 0.3, 0.1], 0.0)];
+        let rows = vec![row(&[0.2, 0.3, 0.5], 1.0), row(&[0.6, 0.3, 0.1], 0.0)].into();
         let mut divergences = Divergences::default();
         divergences.add(&rows, &rows, &[0, 0]);
         let got = divergences.divergence().unwrap().unwrap();

@@ -100,7 +100,7 @@ mod tests {
             kv_dtype: KvDtype::F16,
             kv_slots: 64,
             device: "none".into(),
-            memory: Memory { matrices: 2400, embedding: 0, kv: 64 * 16 },
+            memory: Memory { matrices: 2400, matrices_exact: 2400, embedding: 0, kv: 64 * 16 },
             work: Work { row_flops: 2000, scored_flops: 400, key_flops: 80, head_bytes: 400 },
         }
     }

@@ -144,6 +144,8 @@ impl<B: Backend> Weights<'_, B> {
         let packed = B::pack(&parts, self.format, self.quantizer, self.team)?;
         self.elements += parts.iter().map(|part| (part.outputs * part.inputs) as u64).sum::<u64>();
         self.memory.matrices += B::packed_bytes(&packed) as u64;
+        self.memory.matrices_exact +=
+            parts.iter().map(|part| self.format.bytes(part.outputs, part.inputs)).sum::<u64>();
         Ok(packed)
     }
 

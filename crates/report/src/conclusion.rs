@@ -36,10 +36,18 @@ pub fn conclusion(record: &Record) -> String {
 /// The decode rates of plain cells against plain f16.
 fn formats(record: &Record, names: &Names) -> Option<String> {
     let plain = record.arms.iter().filter(|arm| arm.spec.speculation == Speculation::Off);
-    let compare =
-        |arm: &Arm| Some(format!("{} {}", names.control(&arm.spec), interval(&arm.vs_control.as_ref()?.decode)));
+    let compare = |arm: &Arm| {
+        let ratio = interval(&arm.vs_control.as_ref()?.decode);
+        Some(format!("{} {ratio}{}", names.control(&arm.spec), cost(arm)))
+    };
     let ratios: Vec<String> = plain.filter_map(compare).collect();
     (!ratios.is_empty()).then(|| format!("=> Plain decode against f16: {}.", ratios.join("; ")))
+}
+
+/// What a quantized format costs beside the widest of the run.
+fn cost(arm: &Arm) -> String {
+    let divergence = arm.quality.and_then(|quality| quality.divergence).filter(|_| arm.spec.weights.is_quantized());
+    divergence.map_or(String::new(), |of| format!(" (perplexity {:+.1}%)", 100.0 * (of.perplexity.ratio - 1.0)))
 }
 
 /// An arm that was to draft and never did.
@@ -75,7 +83,8 @@ fn advice(record: &Record, names: &Names, control: &Arm) -> Option<String> {
         }
         (Some(_), _) => {
             format!(
-                "With {cell}: undecided; the best, {draft}, is {gain} of plain, and a longer --time-budget may tell"
+                "With {cell}: undecided; the best, {draft}, is {gain} of plain, and {} may tell",
+                if arm.spec.rounds.is_some() { "more --rounds" } else { "a longer --time-budget" }
             )
         }
         (None, _) => format!("With {cell}: {draft} was {gain}, which shows no noise; add --rounds 6"),

@@ -131,6 +131,7 @@ fn derive_arm(log: &Log, rates: &Rates, cell: usize) -> Result<Arm> {
         goodput: spec.slo.map(|slo| Goodput::of(passes(cell), &slo)),
         cost: spec.price.and_then(|price| Cost::of(price, summary.throughput.wall_s, summary.counts.output_tokens)),
         cold_ttft_ms: summary.latency.ttft_ms.map(|ttft| run.load_ms(cell) + ttft.p50.value),
+        quality: run.quality[cell],
         utilization: Utilization::of(&summary.steps, &run.models[run.targets[cell]], &run.peaks),
         prediction,
         costs,
@@ -186,8 +187,8 @@ fn digest(run: &Run, round: &Round) -> Result<String> {
     let exact = |(cell, arm): (&RunSpec, &ArmPass)| -> Result<Vec<u8>> {
         // How many rounds there are, and on how many threads they run, decides nothing of what comes out.
         let (rounds, budget) = (None, RunSpec::default());
-        let RunSpec { precision, time_budget, threads, .. } = budget;
-        let cell = RunSpec { rounds, precision, time_budget, threads, ..cell.clone() };
+        let RunSpec { precision, time_budget, threads, quality_chunks, .. } = budget;
+        let cell = RunSpec { rounds, precision, time_budget, threads, quality_chunks, ..cell.clone() };
         Ok(serde_json::to_vec(&(&cell, &arm.digests, &arm.pass.acceptance))?)
     };
     let mut hash = Sha256::new();

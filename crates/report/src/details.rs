@@ -5,10 +5,10 @@ use std::fmt::Write;
 
 use comfy_table::{Table, presets};
 use specquant_metrics::{
-    DEFINITIONS, DERIVED, Definition, Kind, Peaks, PhaseCosts, PhaseUse, RowCosts, Spread, StepMeans,
+    DEFINITIONS, DERIVED, Definition, Divergence, Kind, Peaks, PhaseCosts, PhaseUse, RowCosts, Spread, StepMeans,
 };
 
-use specquant_core::Speculation;
+use specquant_core::{Memory, ModelInfo, Speculation};
 
 use crate::names::Names;
 use crate::record::{Arm, Record};
@@ -19,6 +19,8 @@ pub fn details(record: &Record) -> String {
     let parts = [
         steps(record),
         utilization(record),
+        memory(record),
+        quality(record),
         rows(record),
         predictions(record),
         itl(record),
@@ -84,6 +86,56 @@ fn utilization(record: &Record) -> String {
     let header =
         ["cell", "prefill GFLOP/s", "MFU", "prefill GB/s", "MBU", "decode GFLOP/s", "MFU", "decode GB/s", "MBU"];
     section(&title, &header, record.arms.iter().map(row).collect())
+}
+
+/// Bytes that each model keeps, beside what its format asks for.
+fn memory(record: &Record) -> String {
+    let row = |model: &ModelInfo| {
+        let Memory { matrices, matrices_exact, embedding, kv } = model.memory;
+        let over = 100.0 * (matrices as f64 / matrices_exact as f64 - 1.0);
+        let mebibytes = |bytes: u64| format!("{:.2}", bytes as f64 / f64::from(1 << 20));
+        let parts = [mebibytes(matrices), mebibytes(matrices_exact), format!("{over:.2}%")];
+        let formats = [model.name.clone(), model.weights.to_string()];
+        formats.into_iter().chain(parts).chain([mebibytes(embedding), mebibytes(kv)]).collect()
+    };
+    let header = ["model", "weights", "matrices MiB", "of the format", "padding", "embedding and norms", "KV cache"];
+    section("Resident memory, MiB", &header, record.run.models.iter().map(row).collect())
+}
+
+/// What the formats cost in quality.
+fn quality(record: &Record) -> String {
+    let row = |arm: &Arm| {
+        let quality = arm.quality?;
+        let reference = quality.reference.map_or("itself".into(), |reference| reference.to_string());
+        let compared = quality.divergence.map_or([const { String::new() }; 4], |of| {
+            let Divergence { perplexity, mean_kld, p99_kld, same_top } = of;
+            [
+                format!("{:.5}", perplexity.ratio),
+                format!("{mean_kld:.6}"),
+                format!("{p99_kld:.6}"),
+                format!("{:.2}%", 100.0 * same_top),
+            ]
+        });
+        let drafts = quality.draft.map_or([const { String::new() }; 2], |drafts| {
+            drafts.map(|draft| format!("{:.3}/{:.3}", draft.greedy, draft.sampled))
+        });
+        let perplexity = [name(record, arm), format!("{:.4}", quality.perplexity.value), reference];
+        Some(perplexity.into_iter().chain(compared).chain(drafts).collect())
+    };
+    let scored = record.arms.iter().find_map(|arm| Some(arm.quality?.perplexity.scored_tokens)).unwrap_or(0);
+    let title = format!("Quality of the weights, over {scored} tokens of the bundled text");
+    let header = [
+        "cell",
+        "perplexity",
+        "against",
+        "ratio",
+        "mean KLD",
+        "p99 KLD",
+        "same top",
+        "draft matches, greedy/sampled",
+        "f16 draft",
+    ];
+    section(&title, &header, record.arms.iter().filter_map(row).collect())
 }
 
 /// T(n) of each pair of models.

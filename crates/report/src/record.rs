@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use specquant_core::{RunSpec, Speculation};
-use specquant_metrics::{Cost, Goodput, Paired, Prediction, Summary, Utilization};
+use specquant_metrics::{Cost, Goodput, Paired, Prediction, Quality, Summary, Utilization};
 
 use crate::round::Ended;
 use crate::run::Run;
@@ -83,6 +83,8 @@ pub struct Arm {
     pub cold_ttft_ms: Option<f64>,
     /// Predicted against measured speed-up over the own plain cell; `None` where it drafted nothing.
     pub prediction: Option<Prediction>,
+    /// What its weight formats cost in quality; `None` where that was left out.
+    pub quality: Option<Quality>,
     /// How much of the machine the target's forwards used.
     pub utilization: Utilization,
     /// What its steps cost; `None` where it drafted nothing.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_core::{FileHash, ModelInfo, RunSpec, Speculation, WeightFormat};
 use specquant_machine::{Build, Machine};
-use specquant_metrics::{Peaks, RowCosts};
+use specquant_metrics::{Peaks, Quality, RowCosts};
 
 /// What is run, where, and on what.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -36,6 +36,8 @@ pub struct Run {
     pub load_ns: Vec<u64>,
     /// For each cell that drafts what forwards cost by their rows, measured before the first round.
     pub row_costs: Vec<Option<RowCosts>>,
+    /// For each cell what its weight formats cost in quality, measured before the first round.
+    pub quality: Vec<Option<Quality>>,
     /// Passes that warmed each cell up, not counted.
     pub warm_up: Vec<usize>,
     /// The cells, in the order of the arms.
@@ -87,8 +89,9 @@ impl Run {
     /// Says what is wrong with a description that does not fit together, because somebody has changed it.
     pub fn validate(&self) -> Result<()> {
         let (cells, models) = (self.cells.len(), self.models.len());
-        let of_cells = [self.targets.len(), self.drafts.len(), self.warm_up.len(), self.row_costs.len()];
-        ensure!(cells > 0 && of_cells == [cells; 4], "the run's lists are not of its {cells} cells");
+        let of_cells =
+            [self.targets.len(), self.drafts.len(), self.warm_up.len(), self.row_costs.len(), self.quality.len()];
+        ensure!(cells > 0 && of_cells == [cells; 5], "the run's lists are not of its {cells} cells");
         ensure!(self.load_ns.len() == models, "the run's load times are not of its {models} models");
         let named = self.targets.iter().chain(self.drafts.iter().flatten());
         for model in named {

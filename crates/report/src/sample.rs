@@ -5,7 +5,7 @@ use specquant_core::{
     TextSize, WeightFormat, Work,
 };
 use specquant_machine::{Build, Conditions, Machine};
-use specquant_metrics::{Pass, Peaks, RowCosts};
+use specquant_metrics::{Divergence, Paired, Pass, Peaks, Perplexity, Quality, RowCosts};
 
 use crate::round::{ArmPass, Check, Digest, Ended, Log, Round};
 use crate::run::{Run, SCHEMA};
@@ -35,9 +35,23 @@ pub(crate) fn run() -> Run {
         // T(5) is 10.9 / 9.9 of T(1), and a draft token 1 / 9.9.
         row_costs: vec![None, Some(row_costs([9.9, 10.1, 10.3, 10.6, 10.9], 1.0)), None],
         warm_up: vec![3, 4, 5],
+        quality: vec![Some(quality(12.5, true)), Some(quality(12.5, true)), Some(quality(12.0, false))],
         cells: vec![plain, drafting, wide],
         targets: vec![0, 0, 1],
         drafts: vec![None, Some(2), None],
+    }
+}
+
+/// A perplexity, and what it is compared with.
+fn quality(value: f64, compared: bool) -> Quality {
+    let perplexity = Perplexity { value, nll: value.ln(), scored_tokens: 1020, chunk: 512, chunks: 4 };
+    let ratio = Paired { n: 4, ratio: value / 12.0, interval: None, bca: None, p: None, detectable: None };
+    let divergence = Divergence { perplexity: ratio, mean_kld: 0.0125, p99_kld: 0.5, same_top: 0.75 };
+    Quality {
+        perplexity,
+        reference: compared.then_some(WeightFormat::F32),
+        divergence: compared.then_some(divergence),
+        draft: None,
     }
 }
 
@@ -89,7 +103,7 @@ fn model(name: &str, weights: WeightFormat, matrices: u64) -> ModelInfo {
         kv_dtype: KvDtype::F16,
         kv_slots: 200,
         device: "cpu".into(),
-        memory: Memory { matrices, ..Memory::default() },
+        memory: Memory { matrices, matrices_exact: matrices, ..Memory::default() },
         work: Work::default(),
     }
 }

@@ -3,7 +3,7 @@
 //! A round that has ended is on disk before the next begins; every other file is written whole or not at all. A run that
 //! was cut off, even in the middle of a line, can be read and taken up again.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -37,19 +37,19 @@ impl RunFolder {
         let place = path.join("rounds.jsonl");
         let rounds = OpenOptions::new().create_new(true).append(true).open(&place);
         let rounds = rounds.with_context(|| format!("{}: cannot be written", place.display()))?;
+        lock(&rounds, &place)?;
         Ok(RunFolder { path: path.to_path_buf(), rounds, whole: 0 })
     }
 
     /// Opens the folder of a run that was cut off, to add rounds to those in the log.
     pub fn resume(path: &Path) -> Result<(RunFolder, Log)> {
-        let (log, whole) = read_lines(path)?;
         let place = path.join("rounds.jsonl");
-        let open = || {
-            let rounds = OpenOptions::new().append(true).open(&place)?;
-            rounds.set_len(whole)?;
-            std::io::Result::Ok(rounds)
-        };
-        let rounds = open().with_context(|| format!("{}: cannot be written", place.display()))?;
+        let refused = || format!("{}: cannot be written", place.display());
+        // What is read after it is locked is what will be added to.
+        let rounds = OpenOptions::new().append(true).open(&place).with_context(refused)?;
+        lock(&rounds, &place)?;
+        let (log, whole) = read_lines(path)?;
+        rounds.set_len(whole).with_context(refused)?;
         Ok((RunFolder { path: path.to_path_buf(), rounds, whole }, log))
     }
 
@@ -85,6 +85,17 @@ impl RunFolder {
     /// Writes what was derived from the rounds so far.
     pub fn write(&self, record: &Record, report: &str) -> Result<()> {
         write(&self.path, record, report)
+    }
+}
+
+/// Refuses a file that another run is adding to; the lock ends with the file.
+fn lock(file: &File, place: &Path) -> Result<()> {
+    match file.try_lock() {
+        // Where the system has no such locks, nothing is lost but this check.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            bail!("{}: another specquant is writing this run: wait until it has ended", place.display())
+        }
     }
 }
 
@@ -128,6 +139,7 @@ fn read_lines(path: &Path) -> Result<(Log, u64)> {
                 let (arms, expected) = (round.passes.len(), log.run.cells.len() + 1);
                 ensure!(round.number == log.rounds.len() + 1, "{}: round {} is out of order", here(), round.number);
                 ensure!(arms == expected, "{}: a round of {arms} arms in a run of {expected}", here());
+                round.validate(&log.run).with_context(here)?;
                 log.rounds.push(*round);
             }
             (Some(log), Line::Resumed(at)) => {
@@ -151,7 +163,12 @@ fn replace(path: &Path, text: &str) -> Result<()> {
         file.sync_data()?;
         fs::rename(&beside, path)
     };
-    write().with_context(|| format!("{}: cannot be written", path.display()))
+    let written = write();
+    if written.is_err() {
+        // What is half written is of no use to anyone.
+        let _ = fs::remove_file(&beside);
+    }
+    written.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 #[cfg(test)]
@@ -218,6 +235,9 @@ mod tests {
                 ..log.rounds[0].clone()
             })))
         };
+        let mut endless = log.rounds[0].clone();
+        endless.passes[1].pass.timelines[0].emissions[0].n = usize::MAX;
+        let endless = line(&Line::Round(Box::new(endless)));
         for (text, expected) in [
             (String::new(), "no line is whole"),
             (run.trim_end().to_string(), "no line is whole"),
@@ -227,6 +247,7 @@ mod tests {
             (format!("{run}{}", round(1, 3)), "line 2: a round of 3 arms in a run of 4"),
             (format!("{run}null\n"), "line 2: not what this version writes"),
             (run.replace(&format!("\"schema\":{SCHEMA}"), "\"schema\":1"), "line 1: its form has version 1"),
+            (format!("{run}{endless}"), "line 2: round 1, arm 2: a request with 18446744073709551615 tokens of 64"),
             (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0,5]"), "line 1: a cell names model 5 of 3"),
             (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0]"), "line 1: the run's lists"),
             (run.replace("\"load_ns\":[30000000,", "\"load_ns\":["), "line 1: the run's load times"),
@@ -238,6 +259,17 @@ mod tests {
         }
         let error = format!("{:#}", read_log(Path::new("nowhere")).unwrap_err());
         assert!(error.contains("give the folder of a run"), "{error}");
+    }
+
+    #[test]
+    fn one_run_at_a_time_adds_to_a_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        let first = filled(&path, &log(1, 15));
+        let error = RunFolder::resume(&path).err().unwrap().to_string();
+        assert!(error.contains("another specquant is writing this run"), "{error}");
+        drop(first);
+        RunFolder::resume(&path).unwrap();
     }
 
     #[test]

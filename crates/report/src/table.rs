@@ -40,7 +40,7 @@ const fn number(
 const IDENTITY: usize = 4;
 
 /// Titles hold the unit, or what a ratio is a ratio to, in the second line.
-pub(crate) const COLUMNS: [Column; 17] = [
+pub(crate) const COLUMNS: [Column; 18] = [
     words("target\n", target),
     words("weights\n", |_, arm| arm.spec.weights.to_string()),
     words("spec\n", |_, arm| arm.spec.speculation.to_string()),
@@ -71,6 +71,7 @@ pub(crate) const COLUMNS: [Column; 17] = [
         let rates = &arm.summary.acceptance;
         if rates.drafting_steps > 0 { format!("{:.2}", rates.tau) } else { String::new() }
     }),
+    number("PPL, mean KLD\nof weights", &["quality"], quality),
     words("output\n", |_, arm| verdict(&arm.verdict)),
 ];
 
@@ -113,6 +114,18 @@ pub fn header(record: &Record) -> String {
         run.device,
         facts.join(" | ")
     )
+}
+
+/// A plain cell's perplexity, with its divergence where the run has a wider format of the same target. Where all have one
+/// format there is nothing to compare.
+fn quality(context: &Context<'_>, arm: &Arm) -> String {
+    let compared =
+        context.record.arms.iter().any(|arm| arm.quality.is_some_and(|quality| quality.divergence.is_some()));
+    let Some(quality) = arm.quality.filter(|_| compared && arm.spec.speculation == Speculation::Off) else {
+        return String::new();
+    };
+    let divergence = quality.divergence.map_or("reference".into(), |divergence| format!("{:.5}", divergence.mean_kld));
+    format!("{:.3} {divergence}", quality.perplexity.value)
 }
 
 /// The table for a terminal.

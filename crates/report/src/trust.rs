@@ -64,8 +64,22 @@ fn ended(record: &Record) -> &'static str {
 
 /// What of the table does not carry over, and what disturbed the run, if anything.
 pub fn caution(record: &Record) -> Option<String> {
-    let words: Vec<String> = [cached(record), disturbed(record), failed(record)].into_iter().flatten().collect();
+    let words: Vec<String> =
+        [collapsed(record), cached(record), disturbed(record), failed(record)].into_iter().flatten().collect();
     (!words.is_empty()).then(|| format!("Caution  {}", words.join("\n         ")))
+}
+
+/// Drafts that their format has broken.
+fn collapsed(record: &Record) -> Option<String> {
+    let broken = record.arms.iter().find(|arm| arm.quality.is_some_and(|quality| quality.draft_collapsed()))?;
+    let [draft, f16] = broken.quality?.draft?;
+    Some(format!(
+        "ALARM: the draft in {} finds the target's token {:.0}% of the time, in f16 {:.0}%: its weights do not survive this \
+         format; take --draft-weights f16",
+        broken.spec.draft_weights(),
+        100.0 * draft.greedy,
+        100.0 * f16.greedy
+    ))
 }
 
 fn cached(record: &Record) -> Option<String> {

@@ -7,13 +7,14 @@ use specquant_core::{Request, Rng, Use};
 /// Different lengths that warm a model up.
 const LENGTHS: usize = 3;
 
-/// Requests with prompts as long as the shortest, the longest and those between among `requests`, at least `users` of them,
-/// of random token ids below `vocab` and outside `eos`. They generate as many tokens as the measured ones may.
+/// Requests with prompts as long as the shortest, the longest and those between among `requests`: as many as run at once
+/// with `users` places, at least three, of random token ids below `vocab` and outside `eos`. They generate as many tokens as the measured ones may.
 pub fn warm_up(requests: &[Request], users: usize, vocab: usize, eos: &[u32]) -> Vec<Request> {
     let mut by_length: Vec<&Request> = requests.iter().collect();
     by_length.sort_by_key(|request| request.prompt.len());
     let Some(last) = by_length.len().checked_sub(1) else { return Vec::new() };
-    let n = LENGTHS.max(users);
+    // More requests at once than are measured would warm up what is never run.
+    let n = LENGTHS.max(users.min(requests.len()));
     let like = |i: usize| by_length[i * last / (n - 1)];
     let warm = |i: usize| {
         let (request, rng) = (like(i), Rng { seed: !like(i).seed, request: i as u64 });
@@ -64,7 +65,8 @@ mod tests {
         check(&[], 1, &[]);
         check(&[4], 1, &[4, 4, 4]);
         check(&[9, 1, 5], 1, &[1, 5, 9]);
-        check(&[9, 1, 5], 5, &[1, 1, 5, 5, 9]);
+        check(&[9, 1, 5], 5, &[1, 5, 9]);
+        check(&[1, 2, 3, 4, 5], 4, &[1, 2, 3, 5]);
         check(&(1..=100).collect::<Vec<_>>(), 2, &[1, 50, 100]);
     }
 

@@ -11,13 +11,13 @@ use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Pol
 use specquant_kernels::Team;
 use specquant_kv::allocator;
 use specquant_machine::Machine;
-use specquant_metrics::{Peaks, RowCosts};
-use specquant_model::{LoadOptions, ModelFiles, Tokenizer, same_vocabulary};
+use specquant_metrics::{Peaks, Quality, RowCosts};
+use specquant_model::{ModelFiles, Tokenizer, same_vocabulary};
 use specquant_report::{Run, SCHEMA};
 use specquant_workload::{Prompt, generate};
 
 use super::warm::WarmUp;
-use super::{dry, rows};
+use super::{dry, quality, rows};
 use crate::{device, peaks};
 
 /// T(n) is measured for n up to this.
@@ -27,10 +27,12 @@ const MOST_ROWS: usize = 9;
 pub(crate) struct Bench {
     machine: Machine,
     team: Team,
-    sources: BTreeMap<String, Source>,
-    targets: Vec<Loaded>,
-    drafts: Vec<Loaded>,
-    arms: Vec<Arm>,
+    pub(super) sources: BTreeMap<String, Source>,
+    pub(super) targets: Vec<Loaded>,
+    pub(super) drafts: Vec<Loaded>,
+    pub(super) arms: Vec<Arm>,
+    /// KV slots that sequences share.
+    slots: usize,
     files: Vec<FileHash>,
     #[cfg(feature = "debug-knobs")]
     pub(crate) slow: Option<super::slowed::Slow>,
@@ -39,10 +41,10 @@ pub(crate) struct Bench {
 }
 
 /// What a model is loaded from, and what is known before it is.
-struct Source {
+pub(super) struct Source {
     files: ModelFiles,
-    tokenizer: Tokenizer,
-    context: usize,
+    pub(super) tokenizer: Tokenizer,
+    pub(super) context: usize,
     vocab: usize,
 }
 
@@ -75,29 +77,31 @@ pub(crate) struct Known {
     pub(crate) warm_up: Vec<usize>,
     /// What forwards of each cell cost.
     pub(crate) row_costs: Vec<Option<RowCosts>>,
+    /// What the formats of each cell cost in quality.
+    pub(crate) quality: Vec<Option<Quality>>,
 }
 
-struct Arm {
-    cell: RunSpec,
-    target: usize,
-    draft: Option<usize>,
+pub(super) struct Arm {
+    pub(super) cell: RunSpec,
+    pub(super) target: usize,
+    pub(super) draft: Option<usize>,
     requests: Vec<Request>,
 }
 
-struct Loaded {
-    key: Key,
-    model: Box<dyn Model>,
+pub(super) struct Loaded {
+    pub(super) key: Key,
+    pub(super) model: Box<dyn Model>,
     /// Nanoseconds that loading took.
     load_ns: u64,
 }
 
 /// Cells with equal keys share a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Key {
-    source: String,
-    weights: WeightFormat,
-    quantizer: Quantizer,
-    kv_dtype: KvDtype,
+pub(super) struct Key {
+    pub(super) source: String,
+    pub(super) weights: WeightFormat,
+    pub(super) quantizer: Quantizer,
+    pub(super) kv_dtype: KvDtype,
 }
 
 impl Bench {
@@ -114,29 +118,32 @@ impl Bench {
             targets,
             drafts,
             arms,
+            slots: 1,
             files: Vec::new(),
             #[cfg(feature = "debug-knobs")]
             slow: None,
             #[cfg(feature = "debug-knobs")]
             due: 0.0,
         };
-        let (mut requests, mut slots) = (Vec::new(), 1);
+        let mut requests = Vec::new();
         for cell in cells {
             let source = bench.source(cell, Role::Target)?;
             let made = generate(cell, &prompts(cell)?, &source.tokenizer, source.context);
             requests.push(made.with_context(|| format!("prompts `{}`", cell.workload.prompts))?);
-            slots = slots.max(slots_of(cell, &requests[requests.len() - 1], source.context));
+            let slots = slots_of(cell, &requests[requests.len() - 1], source.context);
+            bench.slots = bench.slots.max(slots);
             if cell.speculation != Speculation::Off {
                 bench.source(cell, Role::Draft)?;
                 bench.check_pair(cell)?;
             }
         }
-        dry::fit(cells, slots)?;
+        let room = bench.slots.max(bench.chunk(first.quality_chunks));
+        dry::fit(cells, room)?;
         for (cell, requests) in cells.iter().zip(requests) {
-            let target = bench.model(cell, Role::Target, slots)?;
+            let target = bench.model(cell, Role::Target, room)?;
             let draft = match cell.speculation {
                 Speculation::Off => None,
-                Speculation::Draft { .. } => Some(bench.model(cell, Role::Draft, slots)?),
+                Speculation::Draft { .. } => Some(bench.model(cell, Role::Draft, room)?),
             };
             bench.arms.push(Arm { cell: cell.clone(), target, draft, requests });
         }
@@ -189,12 +196,15 @@ impl Bench {
         if let Some(at) = loaded.iter().position(|known| known.key == key) {
             return Ok(at);
         }
-        let (quantizer, team) = (cell.quantizer, self.team.clone());
-        let options = LoadOptions { weights, quantizer, kv_dtype, kv_slots: slots, team };
         let clock = Wall::start();
-        let model = specquant_model::load(&self.sources[&key.source].files, &options)?;
+        let model = quality::load(&self.sources[&key.source].files, &key, slots, &self.team)?;
         loaded.push(Loaded { key, model, load_ns: clock.now() });
         Ok(loaded.len() - 1)
+    }
+
+    /// A model of an opened source.
+    pub(super) fn load_model(&self, key: &Key, slots: usize) -> Result<Box<dyn Model>> {
+        quality::load(&self.sources[&key.source].files, key, slots, &self.team)
     }
 
     /// The requests of each cell.
@@ -234,11 +244,10 @@ impl Bench {
             None => Box::new(NoDraft),
             Some(draft) => {
                 let model = &mut *self.drafts[*draft].model;
-                let slots = model.info().kv_slots;
-                Box::new(DraftModel::new(model, allocator(cell.kv, slots)))
+                Box::new(DraftModel::new(model, allocator(cell.kv, self.slots)))
             }
         };
-        let kv = allocator(cell.kv, target.model.info().kv_slots);
+        let kv = allocator(cell.kv, self.slots);
         let clock = Wall::start();
         let text = &self.sources[&target.key.source].tokenizer;
         let model = &mut *target.model;
@@ -306,7 +315,7 @@ impl Bench {
 
     /// What is known of the run before its first round.
     pub(crate) fn describe(&self, known: Known) -> Run {
-        let Known { began, parts, peaks, warm_up, row_costs } = known;
+        let Known { began, parts, peaks, warm_up, row_costs, quality } = known;
         let loaded = || self.targets.iter().chain(&self.drafts);
         let requests = &self.arms[0].requests;
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
@@ -321,6 +330,7 @@ impl Bench {
             models: loaded().map(|loaded| loaded.model.info().clone()).collect(),
             load_ns: loaded().map(|loaded| loaded.load_ns).collect(),
             row_costs,
+            quality,
             prompts: requests.len(),
             prompt_tokens: tokens as f64 / requests.len() as f64,
             parts,

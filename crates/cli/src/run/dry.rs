@@ -61,7 +61,8 @@ fn models(cells: &[RunSpec], slots: usize) -> Result<Vec<(String, u64)>> {
             let kv_dtype = cell.kv_dtype.unwrap_or(weights.default_kv_dtype());
             let name = format!("{} {source} in {weights}, KV in {kv_dtype}", role.name());
             if models.iter().all(|(known, _)| *known != name) {
-                let Memory { matrices, embedding, kv } = device::files(&source)?.footprint(weights, kv_dtype, slots)?;
+                let Memory { matrices, embedding, kv, .. } =
+                    device::files(&source)?.footprint(weights, kv_dtype, slots)?;
                 models.push((name, matrices + embedding + kv));
             }
         }

@@ -42,9 +42,11 @@ impl Prepared {
             warm_up.push(passes);
             row_costs.push(bench.row_costs(at, &mut known)?);
         }
+        progress.set_message("quality of the weight formats");
+        let quality = bench.quality()?;
         progress.finish_and_clear();
         bench.hash()?;
-        let run = bench.describe(Known { began, parts: plan.parts, peaks, warm_up, row_costs });
+        let run = bench.describe(Known { began, parts: plan.parts, peaks, warm_up, row_costs, quality });
         Ok(Some(Prepared { bench, plan, run }))
     }
 

@@ -96,7 +96,10 @@ fn arm_pass((pass, check): (&Pass, Check)) -> ArmPass {
 
 #[cfg(test)]
 mod tests {
-    use specquant_core::{Event, EventKind, PhaseTimes, Reach, Reason, Rng, Rows, TextSize, Use};
+    use specquant_core::{
+        Event, EventKind, KvDtype, Memory, ModelInfo, PhaseTimes, Reach, Reason, Rng, Rows, TextSize, Use,
+        WeightFormat, Work,
+    };
     use specquant_engine::{Output, Virtual};
     use specquant_metrics::Peaks;
     use specquant_report::{Record, Run, SCHEMA};
@@ -140,6 +143,24 @@ mod tests {
         }
     }
 
+    fn model() -> ModelInfo {
+        ModelInfo {
+            name: "model".into(),
+            parameters: 1,
+            vocab: 2,
+            context: 99,
+            layers: 1,
+            hidden: 1,
+            eos: vec![0],
+            weights: WeightFormat::F16,
+            kv_dtype: KvDtype::F16,
+            kv_slots: 99,
+            device: String::new(),
+            memory: Memory::default(),
+            work: Work::default(),
+        }
+    }
+
     /// Cells that differ in their prompt chunk, of which machines of this kind run 10 parts a round.
     fn session(spec: &RunSpec, steps: &[f64], noise: f64) -> (Log, Ended) {
         let cells: Vec<RunSpec> = (1..=steps.len()).map(|chunk| RunSpec { chunk, ..spec.clone() }).collect();
@@ -153,12 +174,13 @@ mod tests {
             began: String::new(),
             machine: specquant_machine::Machine::read(),
             device: String::new(),
-            models: Vec::new(),
+            models: vec![model()],
             prompts: 10,
             prompt_tokens: 9.0,
             parts: 10,
             load_ns: vec![0],
             row_costs: vec![None; cells.len()],
+            quality: vec![None; cells.len()],
             peaks: Peaks { read_bytes_s: 1e9, flops_s: 1e9 },
             warm_up: vec![3; cells.len()],
             targets: vec![0; cells.len()],

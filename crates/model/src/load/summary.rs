@@ -68,7 +68,7 @@ impl ModelFiles {
             }
         }
         let kv = 2 * config.num_hidden_layers * config.kv_width() * kv_slots * kv_dtype.bytes();
-        Ok(Memory { matrices, embedding: table + 4 * vectors, kv: kv as u64 })
+        Ok(Memory { matrices, matrices_exact: matrices, embedding: table + 4 * vectors, kv: kv as u64 })
     }
 
     /// Reads and checks configuration and headers.

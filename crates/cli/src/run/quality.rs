@@ -1,0 +1,182 @@
+//! What the weight formats of a run's cells cost in quality, over the first chunks of the bundled text.
+//!
+//! All models that answer for one target run over each chunk once, whatever they are compared with.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use specquant_core::{Model, Text, WeightFormat};
+use specquant_engine::study;
+use specquant_kernels::Team;
+use specquant_metrics::{Divergences, Likelihood, Matches, Perplexity, Quality};
+
+use super::bench::{Bench, Key, Loaded};
+
+/// Tokens of a chunk, where the context allows.
+const CHUNK: usize = 512;
+
+/// What one target of a group gathers.
+#[derive(Default)]
+struct Gathered {
+    likelihood: Likelihood,
+    divergences: Divergences,
+    /// By draft: its matches in its own format and in f16.
+    drafts: BTreeMap<usize, [Matches; 2]>,
+}
+
+/// Models that are studied together.
+struct Models<'a> {
+    /// Places among the run's targets, and among its drafts, ascending.
+    targets: &'a [usize],
+    drafts: &'a [usize],
+    /// Those drafts in f16.
+    floats: &'a mut [Box<dyn Model>],
+}
+
+impl Bench {
+    /// Slots that a model needs for a chunk, where quality is measured.
+    pub(super) fn chunk(&self, chunks: usize) -> usize {
+        let contexts = self.sources.values().map(|source| source.context);
+        if chunks == 0 { 0 } else { contexts.fold(CHUNK, usize::min) }
+    }
+
+    /// The quality of each cell; `None` where none was asked for, or the text is too short.
+    pub(super) fn quality(&mut self) -> Result<Vec<Option<Quality>>> {
+        let mut all = vec![None; self.arms.len()];
+        let chunks = self.arms[0].cell.quality_chunks;
+        if chunks == 0 {
+            return Ok(all);
+        }
+        let sources: Vec<String> = self.targets.iter().map(|target| target.key.source.clone()).collect();
+        for (first, source) in sources.iter().enumerate() {
+            if sources[..first].contains(source) {
+                continue;
+            }
+            for (cell, quality) in self.group(source, chunks)? {
+                all[cell] = Some(quality);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The quality of all cells with targets from one source, by cell.
+    fn group(&mut self, source: &str, chunks: usize) -> Result<Vec<(usize, Quality)>> {
+        let chunk = self.chunk(chunks);
+        let mut ids = self.sources[source].tokenizer.encode(specquant_workload::eval_text())?;
+        ids.truncate(chunks * chunk);
+        if ids.len() < chunk {
+            return Ok(Vec::new());
+        }
+        let targets: Vec<usize> = (0..self.targets.len()).filter(|&at| self.targets[at].key.source == source).collect();
+        let pairs = self.quantized_drafts(&targets);
+        let mut drafts: Vec<usize> = pairs.iter().map(|(_, draft)| *draft).collect();
+        drafts.sort_unstable();
+        drafts.dedup();
+        let mut floats = drafts.iter().map(|&draft| self.float_draft(draft, chunk)).collect::<Result<Vec<_>>>()?;
+        let reference = reference(&self.targets, &targets);
+
+        let models = Models { targets: &targets, drafts: &drafts, floats: &mut floats };
+        let mut gathered: Vec<Gathered> = targets.iter().map(|_| Gathered::default()).collect();
+        study(&mut self.chosen(models), &ids, chunk, &mut |seen| {
+            let (of_targets, rest) = seen.predicted.split_at(targets.len());
+            let (of_drafts, of_floats) = rest.split_at(drafts.len());
+            for (gathered, predicted) in gathered.iter_mut().zip(of_targets) {
+                gathered.likelihood.add(predicted, seen.next);
+                if let Some(reference) = reference {
+                    gathered.divergences.add(predicted, &of_targets[reference], seen.next);
+                }
+            }
+            for (target, draft) in &pairs {
+                let at = drafts.binary_search(draft).unwrap_or_default();
+                let [own, float] = gathered[*target].drafts.entry(*draft).or_default();
+                own.add(&of_drafts[at], &of_targets[*target]);
+                float.add(&of_floats[at], &of_targets[*target]);
+            }
+            Ok(())
+        })?;
+        self.settle(&targets, &gathered, reference, chunk)
+    }
+
+    /// The models themselves: targets, drafts, and the drafts in f16.
+    fn chosen<'a>(&'a mut self, models: Models<'a>) -> Vec<&'a mut dyn Model> {
+        let Models { targets, drafts, floats } = models;
+        let targets = (0..).zip(&mut self.targets).filter(|(at, _)| targets.contains(at));
+        let drafts = (0..).zip(&mut self.drafts).filter(|(at, _)| drafts.contains(at));
+        let loaded = targets.chain(drafts).map(|(_, loaded)| &mut *loaded.model as &mut dyn Model);
+        loaded.chain(floats.iter_mut().map(|model| &mut **model as &mut dyn Model)).collect()
+    }
+
+    /// What was gathered, for each cell.
+    fn settle(
+        &self,
+        targets: &[usize],
+        gathered: &[Gathered],
+        reference: Option<usize>,
+        chunk: usize,
+    ) -> Result<Vec<(usize, Quality)>> {
+        let mut all = Vec::new();
+        for (cell, arm) in self.arms.iter().enumerate() {
+            let Some(at) = targets.iter().position(|&target| target == arm.target) else { continue };
+            let compared = reference.filter(|&reference| reference != at);
+            let drafts = arm.draft.and_then(|draft| gathered[at].drafts.get(&draft));
+            let quality = Quality {
+                perplexity: sound(gathered[at].likelihood.perplexity(chunk), &*self.targets[arm.target].model)?,
+                reference: compared.map(|reference| self.targets[targets[reference]].key.weights),
+                divergence: if compared.is_some() { gathered[at].divergences.divergence()? } else { None },
+                draft: drafts.and_then(|[own, float]| Some([own.rates()?, float.rates()?])),
+            };
+            all.push((cell, quality));
+        }
+        Ok(all)
+    }
+
+    /// Places in `targets` and drafts of the cells whose draft has fewer than 16 bits.
+    fn quantized_drafts(&self, targets: &[usize]) -> Vec<(usize, usize)> {
+        let mut pairs = Vec::new();
+        for arm in &self.arms {
+            let target = targets.iter().position(|&target| target == arm.target);
+            let draft = arm.draft.filter(|&draft| self.drafts[draft].key.weights.is_quantized());
+            pairs.extend(target.zip(draft).filter(|pair| !pairs.contains(pair)));
+        }
+        pairs
+    }
+
+    /// A draft model in f16.
+    fn float_draft(&self, draft: usize, slots: usize) -> Result<Box<dyn Model>> {
+        let weights = WeightFormat::F16;
+        let key = Key { weights, kv_dtype: weights.default_kv_dtype(), ..self.drafts[draft].key.clone() };
+        self.load_model(&key, slots)
+            .context("a quantized draft is compared with itself in f16; --quality-chunks 0 leaves that out")
+    }
+}
+
+/// Loads a model with room for so many tokens, and looks at its first logits.
+pub(super) fn load(
+    files: &specquant_model::ModelFiles,
+    key: &Key,
+    slots: usize,
+    team: &Team,
+) -> Result<Box<dyn Model>> {
+    let Key { weights, quantizer, kv_dtype, .. } = *key;
+    let options = specquant_model::LoadOptions { weights, quantizer, kv_dtype, kv_slots: slots, team: team.clone() };
+    let mut model = specquant_model::load(files, &options)?;
+    specquant_engine::finite(&mut *model)?;
+    Ok(model)
+}
+
+/// The place of the widest format in a group, if it has 16 bits or more.
+fn reference(loaded: &[Loaded], group: &[usize]) -> Option<usize> {
+    let weights = |place: &usize| loaded[group[*place]].key.weights;
+    (0..group.len()).filter(|place| !weights(place).is_quantized()).min_by_key(weights)
+}
+
+fn sound(perplexity: Perplexity, model: &dyn Model) -> Result<Perplexity> {
+    let info = model.info();
+    anyhow::ensure!(
+        perplexity.nll.is_finite(),
+        "{} in {}: the bundled text has no finite likelihood: its weights are damaged or overflow",
+        info.name,
+        info.weights
+    );
+    Ok(perplexity)
+}
