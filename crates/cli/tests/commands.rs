@@ -52,9 +52,12 @@ fn bad_values_are_refused_with_the_remedy() {
     fs::write(folder.join("long.jsonl"), long).unwrap();
     fs::write(folder.join("spec.toml"), "weigths = 'f16'\n").unwrap();
     for (words, parts) in [
-        ("run --weights q4_0", &["unknown weight format `q4_0`", "f32, f16 or bf16", "weights"][..]),
+        ("run --weights q4_0", &["unknown weight format `q4_0`", "f32, f16, bf16, fp8:channel", "weights"][..]),
         ("run --speculation medusa", &["unknown speculation `medusa`", "draft:4"]),
         ("run --kv slab", &["unknown KV allocator `slab`", "paged:16"]),
+        ("run --quantizer awq", &["unknown quantizer `awq`", "mse or rtn", "quantizer"]),
+        ("run --precision 2", &["precision 2", "0.01"]),
+        ("quality --draft nowhere", &["--draft nowhere", "not a folder"]),
         ("run --device tpu", &["unknown device `tpu`", "auto or cpu"]),
         ("run --max-new-tokens 0", &["max_new_tokens 0"]),
         ("run --max-new-tokens many", &["many", "workload.max_new_tokens"]),
@@ -315,4 +318,63 @@ fn generate_is_the_same_with_and_without_a_draft() {
     };
     assert_eq!(text("--speculation off"), text("--speculation draft:3"));
     assert_ne!(text("--temperature 1 --seed 1"), text("--temperature 1 --seed 2"));
+}
+
+/// Changes f16 tensors of a model; `change` gets the name, the shape and the elements.
+fn edit_tensors(folder: &Path, change: impl Fn(&str, &[u64], &mut [half::f16])) {
+    let path = folder.join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..start]).unwrap();
+    for (name, entry) in header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+        let numbers =
+            |key: &str| entry[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect::<Vec<_>>();
+        assert_eq!(entry["dtype"], "F16");
+        let [begin, end] = numbers("data_offsets")[..] else { panic!("{entry}") };
+        let stored = &mut bytes[start + begin as usize..start + end as usize];
+        let halves = stored.as_chunks::<2>().0;
+        let mut elements: Vec<half::f16> = halves.iter().map(|bytes| half::f16::from_le_bytes(*bytes)).collect();
+        change(name, &numbers("shape"), &mut elements);
+        for (bytes, element) in stored.as_chunks_mut::<2>().0.iter_mut().zip(elements) {
+            *bytes = element.to_le_bytes();
+        }
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+/// The same function of its inputs in f16: in every group of 32 one activation is made small and its weights large, which
+/// leaves nothing of the others where a group has one scale.
+fn with_outliers(name: &str, shape: &[u64], elements: &mut [half::f16]) {
+    let scaled = |element: &mut half::f16, by: f32| *element = half::f16::from_f32(element.to_f32() * by);
+    let reads_a_norm = ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().any(|part| name.contains(part));
+    if name.ends_with("input_layernorm.weight") || name.ends_with("post_attention_layernorm.weight") {
+        elements.iter_mut().step_by(32).for_each(|element| scaled(element, 1.0 / 512.0));
+    } else if reads_a_norm {
+        let rows = elements.chunks_mut(shape[1] as usize);
+        rows.for_each(|row| row.iter_mut().step_by(32).for_each(|element| scaled(element, 512.0)));
+    }
+}
+
+#[test]
+fn a_draft_that_its_format_breaks_raises_the_alarm() {
+    let folder = tempfile::tempdir().unwrap();
+    model(folder.path(), "sound");
+    edit_tensors(&model(folder.path(), "outliers"), with_outliers);
+    // Nothing is changed by reading and writing, and the outliers change nothing in f16.
+    for (draft, format, alarm) in
+        [("sound", "int4:g32", false), ("outliers", "f16", false), ("outliers", "int4:g32", true)]
+    {
+        let words = format!(
+            "run --speculation draft:2 --draft {draft} --draft-weights {format} --rounds 1 --num-prompts 2 \
+             --max-new-tokens 8 --out {draft}-{format}"
+        );
+        let output = specquant(folder.path(), &words);
+        let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{error}");
+        assert_eq!(text.contains("ALARM: the draft in int4:g32"), alarm, "{draft} in {format}: {text}");
+        let record = fs::read(folder.path().join(format!("{draft}-{format}/record.json"))).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        let accepted = record["arms"][1]["summary"]["acceptance"]["accepted"].as_u64().unwrap();
+        assert_eq!(accepted < 3, alarm, "{draft} in {format} had {accepted} tokens accepted");
+    }
 }

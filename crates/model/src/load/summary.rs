@@ -110,18 +110,20 @@ mod tests {
 
     #[test]
     fn memory_is_told_before_it_is_taken() {
-        for (role, weights) in [("target", WeightFormat::F16), ("draft", WeightFormat::F32)] {
+        let all = WeightFormat::ALL.into_iter().flat_map(|weights| [("target", weights), ("draft", weights)]);
+        for (role, weights) in all {
             let files = bundled(role).unwrap();
             let (kv_dtype, kv_slots, team) = (KvDtype::F16, 64, Team::new(1, Isa::detect()).unwrap());
             let told = files.footprint(weights, kv_dtype, kv_slots).unwrap();
-            let taken = load(&files, &LoadOptions { weights, quantizer: Quantizer::Mse, kv_dtype, kv_slots, team })
+            let taken = load(&files, &LoadOptions { weights, quantizer: Quantizer::Rtn, kv_dtype, kv_slots, team })
                 .unwrap()
                 .info()
                 .memory;
             assert_eq!(told.embedding, taken.embedding, "{role}");
+            assert_eq!(told.matrices, taken.matrices_exact, "{role} in {weights}");
             for (told, taken) in [(told.matrices, taken.matrices), (told.kv, taken.kv)] {
                 let padding = taken as f64 / told as f64 - 1.0;
-                assert!((0.0..0.02).contains(&padding), "{role}: {told} told, {taken} taken");
+                assert!((0.0..0.02).contains(&padding), "{role} in {weights}: {told} told, {taken} taken");
             }
         }
     }
