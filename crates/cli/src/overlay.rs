@@ -48,8 +48,8 @@ pub(crate) fn cell_table(args: &CellArgs) -> Result<Table> {
     Ok(table)
 }
 
-/// What `specquant run` compares where the flags do not say: plain f32, and f16 with and without a draft. Whoever chooses
-/// weights or speculation gets the combinations of what was chosen.
+/// What `specquant run` compares where the flags do not say: plain f32, f16 with and without a draft, and int4 with and
+/// without. Whoever chooses weights or speculation gets the combinations of what was chosen.
 fn default_comparison(args: &RunArgs) -> Table {
     let sets = |key: &str| args.set.iter().any(|set| set.trim_start().starts_with(key));
     let lengths = Value::Array(["off", "draft:2", "draft:4"].map(text).to_vec());
@@ -60,10 +60,12 @@ fn default_comparison(args: &RunArgs) -> Table {
     }
     let f32 = [("weights", text("f32")), ("speculation", text("off"))];
     let f16 = [("weights", text("f16")), ("speculation", lengths)];
+    let both = Value::Array(["off", "draft:2"].map(text).to_vec());
+    let int4 = [("weights", text("int4-a8:g32")), ("speculation", both)];
     let cell = |values: [(&str, Value); 2]| {
         Value::Table(values.map(|(key, value)| (key.to_string(), value)).into_iter().collect())
     };
-    Table::from_iter([("cells".to_string(), Value::Array(vec![cell(f32), cell(f16)]))])
+    Table::from_iter([("cells".to_string(), Value::Array(vec![cell(f32), cell(f16), cell(int4)]))])
 }
 
 fn preset_comparison(preset: Preset) -> Table {
@@ -193,8 +195,10 @@ mod tests {
     #[test]
     fn flags_become_spec_values() {
         let lengths = "speculation = ['off', 'draft:2', 'draft:4']";
-        let default =
-            &format!("[[cells]]\nweights = 'f32'\nspeculation = 'off'\n[[cells]]\nweights = 'f16'\n{lengths}");
+        let default = &format!(
+            "[[cells]]\nweights = 'f32'\nspeculation = 'off'\n[[cells]]\nweights = 'f16'\n{lengths}\n\
+             [[cells]]\nweights = 'int4-a8:g32'\nspeculation = ['off', 'draft:2']"
+        );
         check("", Ok(default));
         check("--speculation draft:4", Ok("speculation = 'draft:4'"));
         check("--weights f32", Ok(&format!("weights = 'f32'\n{lengths}")));

@@ -5,6 +5,7 @@
 //! with int8 activations add up groups of exact integer products in the same way.
 
 mod decoded;
+mod decoder;
 mod float;
 mod integer;
 

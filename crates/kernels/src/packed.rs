@@ -18,7 +18,7 @@ use crate::buffer::Buffer;
 use crate::simd::Element;
 use crate::team::{Output, Team};
 
-pub(crate) use fp8::{Fp8, Scales as Fp8Scales};
+pub(crate) use fp8::{Blocks, Fp8, Scales as Fp8Scales};
 pub(crate) use groups::{Groups, Layout};
 use source::Source;
 

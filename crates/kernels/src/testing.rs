@@ -139,7 +139,7 @@ pub(crate) fn quantized(weights: &[f32], inputs: usize, format: WeightFormat, qu
                 let scale = e8m0_to_f32(microscaled(weights, quantizer, &mut codes));
                 codes.map(|code| E2M1[usize::from(code)] * scale)
             };
-            simple(weights.chunks(32).flat_map(|weights| value(weights)).collect())
+            simple(weights.chunks(32).flat_map(&mut value).collect())
         }
         _ => {
             let wide = matches!(format, WeightFormat::Int8 | WeightFormat::Int8A8);

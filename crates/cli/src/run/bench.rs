@@ -110,14 +110,13 @@ impl Bench {
         let first = cells.first().context("no cell to run")?;
         let machine = Machine::read();
         let team = device::team(first.threads, &machine)?;
-        let (sources, targets, drafts, arms) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
         let mut bench = Bench {
             machine,
             team,
-            sources,
-            targets,
-            drafts,
-            arms,
+            sources: BTreeMap::new(),
+            targets: Vec::new(),
+            drafts: Vec::new(),
+            arms: Vec::new(),
             slots: 1,
             files: Vec::new(),
             #[cfg(feature = "debug-knobs")]
@@ -137,7 +136,7 @@ impl Bench {
                 bench.check_pair(cell)?;
             }
         }
-        let room = bench.slots.max(bench.chunk(first.quality_chunks));
+        let room = bench.slots.max(quality::least_slots(cells)?);
         dry::fit(cells, room)?;
         for (cell, requests) in cells.iter().zip(requests) {
             let target = bench.model(cell, Role::Target, room)?;

@@ -5,11 +5,12 @@ use specquant_core::{Memory, RunSpec, Speculation};
 use specquant_machine::Moment;
 
 use super::bench::{Role, slots_of};
+use super::quality;
 use crate::{device, show};
 
 /// Prints the plan of a run.
 pub(crate) fn dry(cells: &[RunSpec]) -> Result<()> {
-    let slots = slots(cells)?;
+    let slots = slots(cells)?.max(quality::least_slots(cells)?);
     let models = models(cells, slots)?;
     let mut lines: Vec<String> = (1..).zip(cells).map(|(number, cell)| describe(number, cell)).collect();
     lines

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use specquant_core::{Model, Text, WeightFormat};
+use specquant_core::{Model, RunSpec, Speculation, Text, WeightFormat};
 use specquant_engine::study;
 use specquant_kernels::Team;
 use specquant_metrics::{Divergences, Likelihood, Matches, Perplexity, Quality};
 
-use super::bench::{Bench, Key, Loaded};
+use super::bench::{Bench, Key, Loaded, Role};
+use crate::device;
 
 /// Tokens of a chunk, where the context allows.
 const CHUNK: usize = 512;
@@ -34,10 +35,9 @@ struct Models<'a> {
 }
 
 impl Bench {
-    /// Slots that a model needs for a chunk, where quality is measured.
-    pub(super) fn chunk(&self, chunks: usize) -> usize {
-        let contexts = self.sources.values().map(|source| source.context);
-        if chunks == 0 { 0 } else { contexts.fold(CHUNK, usize::min) }
+    /// Tokens of a chunk.
+    fn chunk(&self) -> usize {
+        self.sources.values().map(|source| source.context).fold(CHUNK, usize::min)
     }
 
     /// The quality of each cell; `None` where none was asked for, or the text is too short.
@@ -61,7 +61,7 @@ impl Bench {
 
     /// The quality of all cells with targets from one source, by cell.
     fn group(&mut self, source: &str, chunks: usize) -> Result<Vec<(usize, Quality)>> {
-        let chunk = self.chunk(chunks);
+        let chunk = self.chunk();
         let mut ids = self.sources[source].tokenizer.encode(specquant_workload::eval_text())?;
         ids.truncate(chunks * chunk);
         if ids.len() < chunk {
@@ -148,6 +148,18 @@ impl Bench {
         self.load_model(&key, slots)
             .context("a quantized draft is compared with itself in f16; --quality-chunks 0 leaves that out")
     }
+}
+
+/// Slots that every model needs for a chunk, where quality is measured; 0 where it is not.
+pub(super) fn least_slots(cells: &[RunSpec]) -> Result<usize> {
+    let mut least = CHUNK;
+    for cell in cells.iter().filter(|cell| cell.quality_chunks > 0) {
+        let drafts = (cell.speculation != Speculation::Off).then_some(Role::Draft);
+        for role in [Some(Role::Target), drafts].into_iter().flatten() {
+            least = least.min(device::files(&role.source(cell))?.config()?.max_position_embeddings);
+        }
+    }
+    Ok(if cells.iter().any(|cell| cell.quality_chunks > 0) { least } else { 0 })
 }
 
 /// Loads a model with room for so many tokens, and looks at its first logits.

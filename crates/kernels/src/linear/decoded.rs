@@ -1,42 +1,28 @@
-//! Weights that are codes, with float activations: 32 inputs of a few panels are decoded into a scratch in the nearest
-//! cache, where all rows pass over them. Nothing wider than the codes ever leaves that cache.
+//! Weights that are codes, with float activations. For one or two rows they are decoded into registers. For more, some
+//! inputs of a panel are decoded into a scratch in the nearest cache, where all rows pass over them: nothing wider than the
+//! codes ever leaves that cache.
 //!
-//! The sums go on from scratch to scratch, so that an output is still one chain over k.
+//! Sums go on where the inputs before ended, so that an output is one chain over k in either way.
 
+use super::decoder::{ByBlock, ByChannel, DECODED, Decoder, Grouped, Int4, Int8, Mxfp4};
 use super::{Product, by_panels, tiles};
-use crate::packed::{Fp8, Fp8Scales, Groups, Layout};
-use crate::simd::{Codes, MAX_LANES, Simd, for_isa, load_up_to, store_up_to};
+use crate::packed::{Fp8, Fp8Scales, Groups};
+use crate::simd::{Codes, Simd, for_isa, load_up_to, store_up_to};
 use crate::team::Team;
 
-/// Inputs that are decoded at once: part of a group, and of a block of fp8.
-const CHUNK: usize = 32;
+/// Floats of the scratch: half of a nearest cache of 32 KiB. With fewer inputs of more panels, sums would be loaded and
+/// stored more often, and rows that lie a power of two apart would push each other out of the cache.
+const SCRATCH: usize = 4096;
 
-/// Panels that one or two rows take at once.
-const PANELS: usize = 4;
+/// Rows that decode into registers.
+const FEW: usize = 2;
 
 /// Rows whose accumulators stay in registers together.
 const TILE: usize = 6;
 
-/// Room for the weights of a chunk, `[panel][input][lane]`.
+/// Room for decoded weights, `[panel][input][lane]`.
 #[repr(align(64))]
-struct Scratch([f32; PANELS * CHUNK * 2 * MAX_LANES]);
-
-/// Where the weights of a format come from.
-trait Decoder: Copy {
-    /// Writes the inputs `k..k + n` of a panel, `[input][lane]`. `k` is a multiple of [`CHUNK`], `n` at most as much.
-    ///
-    /// # Safety
-    /// As for [`Codes`]; panel and inputs lie in the matrix.
-    unsafe fn decode<S: Codes>(&self, panel: usize, k: usize, n: usize, to: *mut f32);
-
-    /// A factor for each output of a panel, applied to the whole sum.
-    ///
-    /// # Safety
-    /// As for [`Codes`].
-    unsafe fn factor<S: Codes>(&self, _panel: usize) -> Option<[S::F; 2]> {
-        None
-    }
-}
+struct Scratch([f32; SCRATCH]);
 
 #[derive(Clone, Copy)]
 struct Job<D> {
@@ -49,11 +35,19 @@ struct Job<D> {
 /// # Safety
 /// The pointers cover the shapes.
 pub(super) unsafe fn fp8(job: &Product, w: &Fp8, team: &Team) {
-    let (isa, inputs) = (team.isa(), job.inputs);
+    let (isa, codes, inputs) = (team.isa(), w, job.inputs);
     by_panels(job, team, &|product, start, end| {
-        let job = Job { product, weights: Minifloats { w, inputs } };
         // SAFETY: the caller keeps the contract, and each part writes the columns of its panels.
-        unsafe { panels_on(isa, &job, start, end) }
+        unsafe {
+            match w.scales() {
+                Fp8Scales::Outputs(scales) => {
+                    panels_on(isa, &Job { product, weights: ByChannel { codes, scales, inputs } }, start, end);
+                }
+                Fp8Scales::Blocks(blocks) => {
+                    panels_on(isa, &Job { product, weights: ByBlock { codes, blocks, inputs } }, start, end);
+                }
+            }
+        }
     });
 }
 
@@ -62,10 +56,9 @@ pub(super) unsafe fn fp8(job: &Product, w: &Fp8, team: &Team) {
 /// # Safety
 /// The pointers cover the shapes.
 pub(super) unsafe fn groups(job: &Product, w: &Groups, team: &Team) {
-    let (isa, layout) = (team.isa(), w.layout());
-    let groups = job.inputs / layout.group;
+    let (isa, layout, inputs) = (team.isa(), w.layout(), job.inputs);
     by_panels(job, team, &|product, start, end| {
-        let weights = Grouped { w, layout, groups };
+        let weights = Grouped::new(w, inputs);
         // SAFETY: the caller keeps the contract, and each part writes the columns of its panels.
         unsafe {
             match (layout.bits, layout.scale) {
@@ -85,33 +78,97 @@ for_isa!(fn panels_on[D: Decoder](job: &Job<D>, start: usize, end: usize) = pane
 /// The pointers of `job` cover its shapes, and nobody else writes these panels' columns of `y`.
 #[inline(always)]
 unsafe fn panels<S: Codes, D: Decoder>(job: &Job<D>, start: usize, end: usize) {
-    let mut scratch = Scratch([0.0; PANELS * CHUNK * 2 * MAX_LANES]);
+    let mut scratch = Scratch([0.0; SCRATCH]);
     let scratch = scratch.0.as_mut_ptr();
     let Product { rows, inputs, .. } = job.product;
-    let mut panel = start;
-    while panel < end {
-        let step = if rows <= 2 { PANELS.min(end - panel) } else { 1 };
-        for k in (0..inputs).step_by(CHUNK) {
-            let n = CHUNK.min(inputs - k);
-            for p in 0..step {
-                // SAFETY: the caller keeps the contract, and the scratch has room for so many panels.
-                unsafe { job.weights.decode::<S>(panel + p, k, n, scratch.add(p * CHUNK * 2 * S::LANES)) }
+    let (few, width) = (rows <= FEW, 2 * S::LANES);
+    // Few rows leave only what does not fill a whole decoding to the scratch.
+    let from = if few { inputs / DECODED * DECODED } else { 0 };
+    if few {
+        // SAFETY: the caller keeps the contract.
+        unsafe { registers::<S, D>(job, start, end, from) }
+    }
+    let room = SCRATCH / width / DECODED * DECODED;
+    for panel in start..end {
+        for k in (from..inputs).step_by(room) {
+            let n = room.min(inputs - k);
+            for at in (0..n).step_by(DECODED) {
+                // SAFETY: the caller keeps the contract, and the scratch has room for so many inputs.
+                unsafe { job.weights.decode::<S>(panel, k + at, DECODED.min(n - at), scratch.add(at * width)) }
             }
             let piece = Piece { product: job.product, w: scratch, k, n };
             // SAFETY: as above.
-            unsafe { pass::<S>(&piece, panel, step) }
+            unsafe { pass::<S>(&piece, panel) }
         }
-        for panel in panel..panel + step {
-            // SAFETY: as above.
-            unsafe { finish::<S, D>(job, panel) }
-        }
-        panel += step;
+        // SAFETY: as above.
+        unsafe { finish::<S, D>(job, panel) }
     }
 }
 
-/// A chunk of decoded weights that all rows pass over.
+/// The first `inputs` inputs of the panels `start..end`, of one or two rows, with the weights in registers.
+///
+/// # Safety
+/// As for [`panels`]; `inputs` is a multiple of [`DECODED`].
+#[inline(always)]
+unsafe fn registers<S: Codes, D: Decoder>(job: &Job<D>, start: usize, end: usize, inputs: usize) {
+    let mut panel = start;
+    while panel < end {
+        // Several panels at once keep the units busy: a panel alone has two chains of additions a row.
+        // SAFETY: the caller keeps the contract, and `panel` and those after it lie before `end`.
+        panel += unsafe {
+            match (job.product.rows, end - panel) {
+                (1, 4..) if S::PANELS == 4 => decoding::<S, D, 1, 4>(job, panel, inputs),
+                (1, 2..) => decoding::<S, D, 1, 2>(job, panel, inputs),
+                (1, _) => decoding::<S, D, 1, 1>(job, panel, inputs),
+                (_, 2..) => decoding::<S, D, FEW, 2>(job, panel, inputs),
+                _ => decoding::<S, D, FEW, 1>(job, panel, inputs),
+            }
+        };
+    }
+}
+
+/// `R` rows, which are all, times the first `inputs` inputs of `P` panels; returns `P`.
+///
+/// # Safety
+/// As for [`registers`].
+#[inline(always)]
+unsafe fn decoding<S: Codes, D: Decoder, const R: usize, const P: usize>(
+    job: &Job<D>,
+    panel: usize,
+    inputs: usize,
+) -> usize {
+    let Product { x, y, inputs: stride, outputs, .. } = job.product;
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        let mut acc = [[[S::splat(0.0); 2]; P]; R];
+        for k in (0..inputs).step_by(DECODED) {
+            let runs: [_; P] = std::array::from_fn(|p| job.weights.at::<S>(panel + p, k));
+            for quad in 0..DECODED / 4 {
+                for (p, (codes, scales)) in runs.iter().enumerate() {
+                    let weights = D::quad::<S>(codes.add(quad * D::QUAD * S::LANES), scales);
+                    for (input, [low, high]) in weights.into_iter().enumerate() {
+                        for (r, acc) in acc.iter_mut().enumerate() {
+                            let x = S::splat(*x.add(r * stride + k + 4 * quad + input));
+                            acc[p] = [S::fma(low, x, acc[p][0]), S::fma(high, x, acc[p][1])];
+                        }
+                    }
+                }
+            }
+        }
+        for (r, acc) in acc.into_iter().enumerate() {
+            for (p, acc) in acc.into_iter().enumerate() {
+                let column = (panel + p) * 2 * S::LANES;
+                store_panel::<S>(y.add(r * outputs + column), outputs - column, acc);
+            }
+        }
+    }
+    P
+}
+
+/// Decoded weights that all rows pass over: the inputs `k..k + n`.
 struct Piece {
     product: Product,
+    /// `[n][lane]`
     w: *const f32,
     k: usize,
     n: usize,
@@ -120,70 +177,49 @@ struct Piece {
 /// # Safety
 /// As for [`panels`].
 #[inline(always)]
-unsafe fn pass<S: Simd>(piece: &Piece, panel: usize, step: usize) {
+unsafe fn pass<S: Simd>(piece: &Piece, panel: usize) {
     for (row, rows) in tiles(piece.product.rows, TILE) {
         // SAFETY: the caller keeps the contract; `rows <= TILE`.
         unsafe {
-            match (rows, step) {
-                (1, 4) => block::<S, 1, 4>(piece, panel, row),
-                (1, 3) => block::<S, 1, 3>(piece, panel, row),
-                (1, 2) => block::<S, 1, 2>(piece, panel, row),
-                (1, _) => block::<S, 1, 1>(piece, panel, row),
-                (2, 4) => {
-                    block::<S, 2, 2>(piece, panel, row);
-                    let rest = Piece { w: piece.w.add(2 * CHUNK * 2 * S::LANES), ..*piece };
-                    block::<S, 2, 2>(&rest, panel + 2, row);
-                }
-                (2, 3) => block::<S, 2, 3>(piece, panel, row),
-                (2, 2) => block::<S, 2, 2>(piece, panel, row),
-                (2, _) => block::<S, 2, 1>(piece, panel, row),
-                (3, _) => block::<S, 3, 1>(piece, panel, row),
-                (4, _) => block::<S, 4, 1>(piece, panel, row),
-                (5, _) => block::<S, 5, 1>(piece, panel, row),
-                _ => block::<S, TILE, 1>(piece, panel, row),
+            match rows {
+                1 => block::<S, 1>(piece, panel, row),
+                2 => block::<S, 2>(piece, panel, row),
+                3 => block::<S, 3>(piece, panel, row),
+                4 => block::<S, 4>(piece, panel, row),
+                5 => block::<S, 5>(piece, panel, row),
+                _ => block::<S, TILE>(piece, panel, row),
             }
         }
     }
 }
 
-/// Adds the products of a chunk to what `y` has of `R` rows and `P` panels.
+/// Adds the products of a piece to what `y` has of `R` rows of a panel.
 ///
 /// # Safety
 /// As for [`panels`].
 #[inline(always)]
-unsafe fn block<S: Simd, const R: usize, const P: usize>(piece: &Piece, panel: usize, row: usize) {
+unsafe fn block<S: Simd, const R: usize>(piece: &Piece, panel: usize, row: usize) {
     let Product { x, y, inputs, outputs, .. } = piece.product;
     // SAFETY: the caller keeps the contract.
     unsafe {
-        let width = 2 * S::LANES;
-        let x = x.add(row * inputs + piece.k);
-        let place =
-            |r: usize, p: usize| (y.add((row + r) * outputs + (panel + p) * width), outputs - (panel + p) * width);
-        let mut acc = [[[S::splat(0.0); 2]; P]; R];
+        let column = panel * 2 * S::LANES;
+        let (x, y, left) = (x.add(row * inputs + piece.k), y.add(row * outputs + column), outputs - column);
+        let mut acc = [[S::splat(0.0); 2]; R];
         if piece.k > 0 {
-            for r in 0..R {
-                for p in 0..P {
-                    let (y, left) = place(r, p);
-                    acc[r][p] = load_panel::<S>(y, left);
-                }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                *acc = load_panel::<S>(y.add(r * outputs), left);
             }
         }
         for k in 0..piece.n {
-            for p in 0..P {
-                let weights = piece.w.add((p * CHUNK + k) * width);
-                let (low, high) = (S::load(weights), S::load(weights.add(S::LANES)));
-                for r in 0..R {
-                    let x = S::splat(*x.add(r * inputs + k));
-                    acc[r][p][0] = S::fma(low, x, acc[r][p][0]);
-                    acc[r][p][1] = S::fma(high, x, acc[r][p][1]);
-                }
+            let weights = piece.w.add(k * 2 * S::LANES);
+            let (low, high) = (S::load(weights), S::load(weights.add(S::LANES)));
+            for r in 0..R {
+                let x = S::splat(*x.add(r * inputs + k));
+                acc[r] = [S::fma(low, x, acc[r][0]), S::fma(high, x, acc[r][1])];
             }
         }
-        for r in 0..R {
-            for p in 0..P {
-                let (y, left) = place(r, p);
-                store_panel::<S>(y, left, acc[r][p]);
-            }
+        for (r, acc) in acc.into_iter().enumerate() {
+            store_panel::<S>(y.add(r * outputs), left, acc);
         }
     }
 }
@@ -229,168 +265,6 @@ unsafe fn store_panel<S: Simd>(y: *mut f32, left: usize, sums: [S::F; 2]) {
         store_up_to::<S>(y, left, sums[0]);
         if left > S::LANES {
             store_up_to::<S>(y.add(S::LANES), left - S::LANES, sums[1]);
-        }
-    }
-}
-
-/// E4M3 codes.
-#[derive(Clone, Copy)]
-struct Minifloats<'a> {
-    w: &'a Fp8,
-    inputs: usize,
-}
-
-impl Decoder for Minifloats<'_> {
-    #[inline(always)]
-    unsafe fn decode<S: Codes>(&self, panel: usize, k: usize, n: usize, to: *mut f32) {
-        // SAFETY: the caller keeps the contract.
-        unsafe {
-            let width = 2 * S::LANES;
-            let codes = self.w.codes().add((panel * self.inputs + k) * width);
-            let scales = match self.w.scales() {
-                Fp8Scales::Outputs(_) => None,
-                Fp8Scales::Blocks(blocks) => {
-                    let mut scales = [0.0; 2 * MAX_LANES];
-                    for (lane, scale) in scales.iter_mut().enumerate().take(width) {
-                        *scale = blocks.scale(panel * width + lane, k);
-                    }
-                    Some([S::load(scales.as_ptr()), S::load(scales.as_ptr().add(S::LANES))])
-                }
-            };
-            for input in 0..n {
-                let [mut low, mut high] = S::load_e4m3(codes.add(input * width));
-                if let Some(scales) = scales {
-                    (low, high) = (S::mul(low, scales[0]), S::mul(high, scales[1]));
-                }
-                S::store(to.add(input * width), low);
-                S::store(to.add(input * width + S::LANES), high);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn factor<S: Codes>(&self, panel: usize) -> Option<[S::F; 2]> {
-        let Fp8Scales::Outputs(scales) = self.w.scales() else { return None };
-        // SAFETY: there is a scale for every output of every panel.
-        unsafe {
-            let scales = scales.as_ptr().add(panel * 2 * S::LANES);
-            Some([S::load(scales), S::load(scales.add(S::LANES))])
-        }
-    }
-}
-
-/// Codes in groups.
-#[derive(Clone, Copy)]
-struct Grouped<'a> {
-    w: &'a Groups,
-    layout: Layout,
-    /// Groups of a panel.
-    groups: usize,
-}
-
-impl Grouped<'_> {
-    /// The codes of input `k` of a panel, and the scales of its group.
-    ///
-    /// # Safety
-    /// Panel and input lie in the matrix.
-    #[inline(always)]
-    unsafe fn at(&self, panel: usize, k: usize) -> [*const u8; 2] {
-        let Layout { group, panel: lanes, bits, .. } = self.layout;
-        // SAFETY: the caller keeps the contract.
-        unsafe {
-            let unit = self.w.start().add((panel * self.groups + k / group) * self.layout.unit());
-            [unit.add(k % group * lanes * bits / 8), unit.add(self.layout.codes())]
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Int8<'a>(Grouped<'a>);
-#[derive(Clone, Copy)]
-struct Int4<'a>(Grouped<'a>);
-#[derive(Clone, Copy)]
-struct Mxfp4<'a>(Grouped<'a>);
-
-/// Stores the weights of a panel at four inputs.
-///
-/// # Safety
-/// As for [`Simd`].
-#[inline(always)]
-unsafe fn store_quad<S: Simd>(to: *mut f32, weights: [[S::F; 2]; 4]) {
-    for (input, [low, high]) in weights.into_iter().enumerate() {
-        // SAFETY: the caller keeps the contract.
-        unsafe {
-            S::store(to.add(2 * input * S::LANES), low);
-            S::store(to.add((2 * input + 1) * S::LANES), high);
-        }
-    }
-}
-
-impl Decoder for Int8<'_> {
-    #[inline(always)]
-    unsafe fn decode<S: Codes>(&self, panel: usize, k: usize, n: usize, to: *mut f32) {
-        // SAFETY: the caller keeps the contract.
-        unsafe {
-            let [codes, scales] = self.0.at(panel, k);
-            let scales = [S::load_f16(scales.cast()), S::load_f16(scales.cast::<u16>().add(S::LANES))];
-            for quad in 0..n / 4 {
-                let codes = codes.add(quad * 8 * S::LANES);
-                let quads = [S::load_quads(codes), S::load_quads(codes.add(4 * S::LANES))];
-                let scaled = |values: [S::F; 2]| [S::mul(values[0], scales[0]), S::mul(values[1], scales[1])];
-                let weights = [
-                    scaled(quads.map(|quads| S::byte::<24>(quads))),
-                    scaled(quads.map(|quads| S::byte::<16>(quads))),
-                    scaled(quads.map(|quads| S::byte::<8>(quads))),
-                    scaled(quads.map(|quads| S::byte::<0>(quads))),
-                ];
-                store_quad::<S>(to.add(quad * 8 * S::LANES), weights);
-            }
-        }
-    }
-}
-
-impl Decoder for Int4<'_> {
-    #[inline(always)]
-    unsafe fn decode<S: Codes>(&self, panel: usize, k: usize, n: usize, to: *mut f32) {
-        // SAFETY: the caller keeps the contract.
-        unsafe {
-            let [codes, scales] = self.0.at(panel, k);
-            let scales = [S::load_f16(scales.cast()), S::load_f16(scales.cast::<u16>().add(S::LANES))];
-            // (code - 8) * scale in one step: no term of it needs more bits than an f32 has.
-            let lowest = scales.map(|scale| S::mul(S::splat(-8.0), scale));
-            for quad in 0..n / 4 {
-                let quads = S::load_quads(codes.add(quad * 4 * S::LANES));
-                let scaled = |low, high| [S::fma(low, scales[0], lowest[0]), S::fma(high, scales[1], lowest[1])];
-                let weights = [
-                    scaled(S::nibble::<0>(quads), S::nibble::<4>(quads)),
-                    scaled(S::nibble::<8>(quads), S::nibble::<12>(quads)),
-                    scaled(S::nibble::<16>(quads), S::nibble::<20>(quads)),
-                    scaled(S::nibble::<24>(quads), S::nibble::<28>(quads)),
-                ];
-                store_quad::<S>(to.add(quad * 8 * S::LANES), weights);
-            }
-        }
-    }
-}
-
-impl Decoder for Mxfp4<'_> {
-    #[inline(always)]
-    unsafe fn decode<S: Codes>(&self, panel: usize, k: usize, n: usize, to: *mut f32) {
-        // SAFETY: the caller keeps the contract.
-        unsafe {
-            let [codes, scales] = self.0.at(panel, k);
-            let scales = [S::load_e8m0(scales), S::load_e8m0(scales.add(S::LANES))];
-            for quad in 0..n / 4 {
-                let quads = S::load_quads(codes.add(quad * 4 * S::LANES));
-                let scaled = |low, high| [S::mul(low, scales[0]), S::mul(high, scales[1])];
-                let weights = [
-                    scaled(S::e2m1::<0>(quads), S::e2m1::<4>(quads)),
-                    scaled(S::e2m1::<8>(quads), S::e2m1::<12>(quads)),
-                    scaled(S::e2m1::<16>(quads), S::e2m1::<20>(quads)),
-                    scaled(S::e2m1::<24>(quads), S::e2m1::<28>(quads)),
-                ];
-                store_quad::<S>(to.add(quad * 8 * S::LANES), weights);
-            }
         }
     }
 }

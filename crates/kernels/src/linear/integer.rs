@@ -41,9 +41,9 @@ pub(super) unsafe fn product(job: &Product, w: &Groups, team: &Team) {
         // SAFETY: the caller keeps the contract, and each part writes the columns of its panels.
         unsafe {
             if w.layout().bits == 8 {
-                panels_on::<Int8>(isa, &job, start, end)
+                panels_on::<Int8>(isa, &job, start, end);
             } else {
-                panels_on::<Int4>(isa, &job, start, end)
+                panels_on::<Int4>(isa, &job, start, end);
             }
         }
     });

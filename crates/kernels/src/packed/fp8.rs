@@ -32,7 +32,8 @@ pub(crate) enum Scales {
 pub(crate) struct Blocks {
     /// For each part its first output and its first row of blocks.
     parts: Vec<[usize; 2]>,
-    /// Blocks along the inputs.
+    /// Blocks along the outputs, and along the inputs.
+    rows: usize,
     columns: usize,
     /// `[row][column]`
     scales: Vec<f32>,
@@ -41,8 +42,18 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// The row of blocks in which an output lies; one that only fills up a panel counts to the last part.
     fn row(&self, output: usize) -> usize {
-        let [first, row] = self.parts[self.parts.partition_point(|[first, _]| *first <= output) - 1];
-        (row + (output - first) / BLOCK).min(self.scales.len() / self.columns - 1)
+        // Few parts are stacked, and the first begins at 0.
+        let [first, row] = self.parts.iter().rev().find(|[first, _]| *first <= output).copied().unwrap_or_default();
+        (row + (output - first) / BLOCK).min(self.rows - 1)
+    }
+
+    /// The scales of so many outputs in a row, at an input.
+    pub(crate) fn scales_of<const MOST: usize>(&self, output: usize, outputs: usize, input: usize) -> [f32; MOST] {
+        let (first, last) = (self.row(output), self.row(output + outputs - 1));
+        if first == last {
+            return [self.scales[first * self.columns + input / BLOCK]; MOST];
+        }
+        std::array::from_fn(|lane| self.scale(output + lane.min(outputs - 1), input))
     }
 
     /// The scale of an output at an input.
@@ -67,10 +78,10 @@ impl Fp8 {
 
     /// A scale for each block.
     pub(super) fn by_block(source: &Source<'_>, inputs: usize) -> Result<Fp8> {
-        let mut blocks = Blocks { parts: Vec::new(), columns: inputs.div_ceil(BLOCK), scales: Vec::new() };
+        let mut blocks = Blocks { parts: Vec::new(), rows: 0, columns: inputs.div_ceil(BLOCK), scales: Vec::new() };
         let (mut output, mut row) = (0, vec![0.0; inputs]);
         for part in source.parts() {
-            blocks.parts.push([output, blocks.scales.len() / blocks.columns]);
+            blocks.parts.push([output, blocks.rows]);
             for start in (0..part.outputs).step_by(BLOCK) {
                 let mut most = vec![0.0; blocks.columns];
                 for _ in start..(start + BLOCK).min(part.outputs) {
@@ -79,6 +90,7 @@ impl Fp8 {
                     widest.for_each(|(weights, most): (_, &mut f32)| *most = most.max(largest(weights)));
                     output += 1;
                 }
+                blocks.rows += 1;
                 blocks.scales.extend(most.iter().map(|most| most / E4M3_MAX * SMALLER));
             }
         }

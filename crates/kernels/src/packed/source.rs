@@ -10,6 +10,9 @@ use crate::backend::{DenseMatrix, Dtype};
 use crate::simd::Element;
 use crate::team::Team;
 
+/// What is done with an output and its weights. The error is a weight that the format cannot hold.
+type Take<'a> = dyn Fn(usize, &[f32]) -> Result<(), f32> + Sync + 'a;
+
 /// Parts that are stacked along the outputs, and what they are to become.
 pub(crate) struct Source<'a> {
     parts: &'a [DenseMatrix<'a>],
@@ -53,7 +56,7 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     /// For the first output with such a weight; the message names its tensor.
-    pub(crate) fn each(&self, take: &(dyn Fn(usize, &[f32]) -> Result<(), f32> + Sync)) -> Result<()> {
+    pub(crate) fn each(&self, take: &Take<'_>) -> Result<()> {
         let (outputs, inputs) = (self.outputs(), self.parts[0].inputs);
         let lost: Mutex<Option<(usize, f32)>> = Mutex::new(None);
         self.team.split(outputs.div_ceil(self.panel), self.panel * inputs, &|panels| {
