@@ -27,6 +27,7 @@ pub fn conclusion(record: &Record) -> String {
     let mut lines: Vec<String> = formats(record, &names).into_iter().collect();
     lines.extend(controls.filter_map(|control| advice(record, &names, control)));
     lines.extend(record.arms.iter().filter_map(|arm| idle(&names, arm)));
+    lines.extend(limits(record, &names));
     if lines.is_empty() {
         return "=> Nothing to compare: add --speculation off,draft:2,draft:4 or --weights f32,f16".into();
     }
@@ -44,10 +45,34 @@ fn formats(record: &Record, names: &Names) -> Option<String> {
     (!ratios.is_empty()).then(|| format!("=> Plain decode against f16: {}.", ratios.join("; ")))
 }
 
+/// Which cell serves most requests within the latency limits.
+fn limits(record: &Record, names: &Names) -> Option<String> {
+    let slo = record.arms.first()?.spec.slo?;
+    let served = |arm: &Arm| arm.goodput.and_then(|goodput| goodput.requests_s).unwrap_or(0.0);
+    let best = record.arms.iter().max_by(|a, b| served(a).total_cmp(&served(b)))?;
+    let name = match best.spec.speculation {
+        Speculation::Off => names.control(&best.spec),
+        speculation => format!("{} {speculation}", names.control(&best.spec.plain())),
+    };
+    let goodput = best.goodput?;
+    Some(if goodput.met == 0 {
+        format!("=> Within {slo}: no cell keeps these limits for any request.")
+    } else {
+        let share = 100.0 * goodput.share.unwrap_or(0.0);
+        format!("=> Within {slo}: {name} serves most, {:.2} requests/s, {share:.0}% of its requests.", served(best))
+    })
+}
+
 /// What a quantized format costs beside the widest of the run.
 fn cost(arm: &Arm) -> String {
     let divergence = arm.quality.and_then(|quality| quality.divergence).filter(|_| arm.spec.weights.is_quantized());
-    divergence.map_or(String::new(), |of| format!(" (perplexity {:+.1}%)", 100.0 * (of.perplexity.ratio - 1.0)))
+    divergence.map_or(String::new(), |of| {
+        let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+        let ends = of.perplexity.interval.map_or(String::new(), |interval| {
+            format!(" [{:+.1}, {:+.1}]", percent(interval.low), percent(interval.high))
+        });
+        format!(" (perplexity {:+.1}%{ends})", percent(of.perplexity.ratio))
+    })
 }
 
 /// An arm that was to draft and never did.

@@ -213,7 +213,8 @@ fn rounds(record: &Record) -> String {
     let seconds: f64 = record.arms.iter().map(|arm| arm.summary.throughput.wall_s).sum();
     let interrupted = if record.interrupted { ", interrupted" } else { "" };
     let plural = if record.rounds == 1 { "" } else { "s" };
-    format!("{} interleaved round{plural}, {seconds:.1} s measured{interrupted}", record.rounds)
+    let resumed = if record.resumed.is_empty() { "" } else { ", resumed" };
+    format!("{} interleaved round{plural}, {seconds:.1} s measured{resumed}{interrupted}", record.rounds)
 }
 
 fn rate(value: Option<f64>) -> String {
@@ -287,5 +288,43 @@ mod tests {
         insta::assert_snapshot!("wrong", format!("{}\n{}", text(&wrong), conclusion(&wrong)));
         let one = Record::derive(&Log { ended: None, ..log(1, 15) }).unwrap();
         insta::assert_snapshot!("one_round", format!("{}\n{}", header(&one), conclusion(&one)));
+    }
+    #[test]
+    fn limits_name_the_cell_that_serves_most() {
+        let conclude = |slo: &str| {
+            let mut log = log(3, 15);
+            log.run.cells.iter_mut().for_each(|cell| cell.slo = Some(slo.parse().unwrap()));
+            conclusion(&Record::derive(&log).unwrap()).lines().last().unwrap().to_string()
+        };
+        // TTFT is 50 ms in every cell, and E2E is shortest for the one that drafts.
+        assert_eq!(conclude("ttft:49"), "=> Within ttft:49: no cell keeps these limits for any request.");
+        let most = "=> Within ttft:51: f16 draft:4 serves most, 9.09 requests/s, 100% of its requests.";
+        assert_eq!(conclude("ttft:51"), most);
+    }
+
+    #[test]
+    fn what_disturbs_or_limits_a_run_is_a_caution() {
+        let caution_of = |change: fn(&mut Log)| {
+            let mut log = log(2, 15);
+            change(&mut log);
+            caution(&Record::derive(&log).unwrap()).unwrap_or_default()
+        };
+        let load = caution_of(|log| log.rounds[1].conditions.load = Some(2.6));
+        assert!(load.contains("other programs ran: load 2.6 on 2 cores"), "{load}");
+        let own = caution_of(|log| log.rounds[1].conditions.load = Some(2.4));
+        assert!(!own.contains("other programs"), "{own}");
+        let batch = |log: &mut Log| log.run.cells[1].batching = "continuous:8".parse().unwrap();
+        let sparse = caution_of(batch);
+        assert!(sparse.contains("up to 8 sequences may run together, of 1 in all"), "{sparse}");
+        let broken = caution_of(|log| {
+            let rates = |greedy| specquant_metrics::Match { greedy, sampled: greedy };
+            log.run.quality[1].as_mut().unwrap().draft = Some([rates(0.25), rates(0.625)]);
+        });
+        assert!(broken.contains("ALARM") && broken.contains("25% of the time, in f16 62%"), "{broken}");
+        let sound = caution_of(|log| {
+            let rates = |greedy| specquant_metrics::Match { greedy, sampled: greedy };
+            log.run.quality[1].as_mut().unwrap().draft = Some([rates(0.5), rates(0.625)]);
+        });
+        assert!(!sound.contains("ALARM"), "{sound}");
     }
 }

@@ -10,6 +10,9 @@ use crate::table::parameters;
 /// Processor time that others may take before it is worth a word.
 const STOLEN: f64 = 0.01;
 
+/// A load average, for each core, that this program alone does not make.
+const BUSY: f64 = 1.25;
+
 /// An A/A interval that reaches beyond this says nothing.
 const MOST_SAYING: f64 = 10.0;
 
@@ -64,8 +67,10 @@ fn ended(record: &Record) -> &'static str {
 
 /// What of the table does not carry over, and what disturbed the run, if anything.
 pub fn caution(record: &Record) -> Option<String> {
-    let words: Vec<String> =
-        [collapsed(record), cached(record), disturbed(record), failed(record)].into_iter().flatten().collect();
+    let words: Vec<String> = [collapsed(record), cached(record), disturbed(record), sparse(record), failed(record)]
+        .into_iter()
+        .flatten()
+        .collect();
     (!words.is_empty()).then(|| format!("Caution  {}", words.join("\n         ")))
 }
 
@@ -111,7 +116,21 @@ fn disturbed(record: &Record) -> Option<String> {
     if let Some(faults) = seen.major_faults.filter(|faults| *faults > 0) {
         words.push(format!("{faults} pages were read from disk"));
     }
+    let cores = record.run.machine.logical_cores;
+    if let Some(load) = seen.load.filter(|load| *load > BUSY * cores as f64) {
+        words.push(format!("other programs ran: load {load:.1} on {cores} cores"));
+    }
     (!words.is_empty()).then(|| words.join("; "))
+}
+
+/// Batches that cannot fill up.
+fn sparse(record: &Record) -> Option<String> {
+    let (prompts, widest) = (record.run.prompts, record.run.cells.iter().map(|cell| cell.batching.limit()).max()?);
+    (widest > prompts).then(|| {
+        format!(
+            "up to {widest} sequences may run together, of {prompts} in all: more --num-prompts would fill the batch"
+        )
+    })
 }
 
 /// Requests that did not finish.

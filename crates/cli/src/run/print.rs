@@ -13,7 +13,11 @@ pub(crate) fn report(record: &Record) -> String {
 /// What the terminal shows of a run.
 pub(crate) fn screen(record: &Record, folder: &Path) -> String {
     let bundled = record.run.cells.iter().all(|cell| cell.target == "bundled");
-    let next = if bundled { " Next: your own pair, run --target DIR --draft DIR" } else { "" };
+    let next = match (record.interrupted, bundled) {
+        (true, _) => format!(" Next: run --resume {}", folder.display()),
+        (false, true) => " Next: your own pair, run --target DIR --draft DIR".into(),
+        (false, false) => String::new(),
+    };
     format!(
         "{}\n\n{}\n{}\nSaved {} (record.json, report.md).{next}",
         specquant_report::header(record),
