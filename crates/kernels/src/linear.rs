@@ -250,7 +250,7 @@ mod tests {
                     }
                 }
                 // Nothing at all, and numbers too small for a reciprocal.
-                for value in [0.0, 1e-40] {
+                for value in [0.0, 1e-40, 2e-38, 1e-37] {
                     let y = host(Flex::linear(tensor(&[value; 64], 64), &w, &team));
                     assert!(y.iter().all(|y| y.abs() < 1e-35), "{team:?} {format}: {y:?}");
                 }

@@ -20,7 +20,7 @@ const FEW: usize = 2;
 /// Rows whose accumulators stay in registers together.
 const TILE: usize = 6;
 
-/// Room for decoded weights, `[panel][input][lane]`.
+/// Room for decoded weights, `[input][lane]`.
 #[repr(align(64))]
 struct Scratch([f32; SCRATCH]);
 

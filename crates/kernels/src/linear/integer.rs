@@ -12,6 +12,9 @@ const TILE: usize = 4;
 /// The largest magnitude of an activation's code.
 const MOST: f32 = 127.0;
 
+/// Groups with nothing larger than this are taken as zero: the reciprocal of their scale would be infinite.
+const LEAST: f32 = 1e-36;
+
 /// Activations as integers.
 struct Activations {
     /// `[rows, inputs]`
@@ -86,7 +89,7 @@ unsafe fn round<S: Codes>(x: *const f32, codes: *mut i8, scale: *mut f32, sum: *
             wrong = S::fma(v, S::splat(0.0), wrong);
         }
         let most = S::largest(most);
-        let inverse = if most > f32::MIN_POSITIVE { MOST / most } else { 0.0 };
+        let inverse = if most > LEAST { MOST / most } else { 0.0 };
         let mut rounded = [0f32; DOT];
         for at in (0..DOT).step_by(S::LANES) {
             let v = S::mul(S::load(x.add(at)), S::splat(inverse));

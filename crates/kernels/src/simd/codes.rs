@@ -278,3 +278,113 @@ impl Codes for Avx512 {
         _mm512_cvtepi32_ps(v)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{e4m3_to_f32, e8m0_to_f32};
+    use crate::simd::for_isa;
+    use crate::testing::{bits, teams};
+
+    for_isa!(fn e4m3_on[](codes: *const u8, n: usize, to: *mut f32) = e4m3);
+    for_isa!(fn e8m0_on[](codes: *const u8, n: usize, to: *mut f32) = e8m0);
+    for_isa!(fn nibbles_on[](quads: *const u8, to: *mut f32) = nibbles);
+    for_isa!(fn bytes_on[](quads: *const u8, to: *mut f32) = bytes);
+
+    #[inline(always)]
+    unsafe fn e4m3<S: Codes>(codes: *const u8, n: usize, to: *mut f32) {
+        for at in (0..n).step_by(2 * S::LANES) {
+            let [low, high] = S::load_e4m3(codes.add(at));
+            S::store(to.add(at), low);
+            S::store(to.add(at + S::LANES), high);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn e8m0<S: Codes>(codes: *const u8, n: usize, to: *mut f32) {
+        for at in (0..n).step_by(S::LANES) {
+            S::store(to.add(at), S::load_e8m0(codes.add(at)));
+        }
+    }
+
+    /// The eight nibbles of each lane as numbers, then as E2M1.
+    #[inline(always)]
+    unsafe fn nibbles<S: Codes>(quads: *const u8, to: *mut f32) {
+        let quads = S::load_quads(quads);
+        let integers = [
+            S::nibble::<0>(quads),
+            S::nibble::<4>(quads),
+            S::nibble::<8>(quads),
+            S::nibble::<12>(quads),
+            S::nibble::<16>(quads),
+            S::nibble::<20>(quads),
+            S::nibble::<24>(quads),
+            S::nibble::<28>(quads),
+        ];
+        let floats = [
+            S::e2m1::<0>(quads),
+            S::e2m1::<4>(quads),
+            S::e2m1::<8>(quads),
+            S::e2m1::<12>(quads),
+            S::e2m1::<16>(quads),
+            S::e2m1::<20>(quads),
+            S::e2m1::<24>(quads),
+            S::e2m1::<28>(quads),
+        ];
+        for (at, values) in integers.into_iter().chain(floats).enumerate() {
+            S::store(to.add(at * S::LANES), values);
+        }
+    }
+
+    /// The four bytes of each lane, signed.
+    #[inline(always)]
+    unsafe fn bytes<S: Codes>(quads: *const u8, to: *mut f32) {
+        let quads = S::load_quads(quads);
+        let all = [S::byte::<24>(quads), S::byte::<16>(quads), S::byte::<8>(quads), S::byte::<0>(quads)];
+        for (at, values) in all.into_iter().enumerate() {
+            S::store(to.add(at * S::LANES), values);
+        }
+    }
+
+    #[test]
+    fn every_small_float_is_decoded_exactly_on_every_path() {
+        for team in teams(&[1]) {
+            let (codes, mut got): (Vec<u8>, _) = ((0..=255).collect(), vec![0f32; 256]);
+            // SAFETY: 256 codes and as many floats, a multiple of every panel; the team's path exists here.
+            unsafe { e4m3_on(team.isa(), codes.as_ptr(), 256, got.as_mut_ptr()) };
+            for (code, got) in codes.iter().zip(&got).filter(|(code, _)| **code & 0x7f != 0x7f) {
+                let expected = e4m3_to_f32(*code) / 256.0;
+                assert_eq!(got.to_bits(), expected.to_bits(), "{} e4m3 {code:#x}", team.isa());
+            }
+            // SAFETY: as above.
+            unsafe { e8m0_on(team.isa(), codes.as_ptr(), 256, got.as_mut_ptr()) };
+            let expected: Vec<f32> = (0..255).map(e8m0_to_f32).collect();
+            assert_eq!(bits(&got[..255]), bits(&expected), "{} e8m0", team.isa());
+        }
+    }
+
+    #[test]
+    fn every_nibble_and_byte_is_decoded_at_every_place_on_every_path() {
+        for team in teams(&[1]) {
+            let lanes = team.isa().panel() / 2;
+            for first in 0..=255u8 {
+                let quads: Vec<u8> = (0..4 * lanes).map(|at| first.wrapping_add(37u8.wrapping_mul(at as u8))).collect();
+                let mut got = vec![0f32; 16 * lanes];
+                // SAFETY: a quad for each lane, and room for every vector; the team's path exists here.
+                unsafe { nibbles_on(team.isa(), quads.as_ptr(), got.as_mut_ptr()) };
+                let nibble = |at: usize, lane: usize| quads[4 * lane + at / 2] >> (4 * (at % 2)) & 15;
+                let all = || (0..8).flat_map(|at| (0..lanes).map(move |lane| (at, lane)));
+                let integers = all().map(|(at, lane)| f32::from(nibble(at, lane)));
+                let floats = all().map(|(at, lane)| E2M1[usize::from(nibble(at, lane))]);
+                let expected: Vec<f32> = integers.chain(floats).collect();
+                assert_eq!(bits(&got), bits(&expected), "{} nibbles from {first}", team.isa());
+                // SAFETY: as above.
+                unsafe { bytes_on(team.isa(), quads.as_ptr(), got.as_mut_ptr()) };
+                let signed = |at: usize| (0..lanes).map(move |lane| (at, lane));
+                let expected: Vec<f32> =
+                    (0..4).flat_map(signed).map(|(at, lane)| f32::from(quads[4 * lane + at] as i8)).collect();
+                assert_eq!(got[..4 * lanes], expected, "{} bytes from {first}", team.isa());
+            }
+        }
+    }
+}
