@@ -10,7 +10,7 @@ use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData};
 use half::f16;
 use specquant_core::{KvDtype, Quantizer, WeightFormat};
-use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, Isa, KvShape, RopeTable, Team};
+use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, Isa, KvShape, Reading, RopeTable, Team};
 
 fn main() -> Result<()> {
     let isa = match std::env::args().nth(1) {
@@ -24,6 +24,10 @@ fn main() -> Result<()> {
         let team = Team::new(threads, isa)?;
         println!("{isa}, {threads} thread(s)");
         println!("  dispatch of two empty parts {:8.2} us", median(|| team.run(usize::MAX, 2, &|_| ())));
+        if std::env::args().nth(2).is_some_and(|only| only == "memory") {
+            memory(&team)?;
+            continue;
+        }
         linears(&team)?;
         formats(&team)?;
         row_wise(&team);
@@ -66,6 +70,50 @@ fn formats(team: &Team) -> Result<()> {
             print!("  {rows:4}: {time:8.1} ({:5.1}, {:5.1})", w.bytes() as f64 / time / 1e3, flops / time / 1e3);
         }
         println!();
+    }
+    Ok(())
+}
+
+/// Products that rotate over more weights than any cache holds, in turns with a pass that only reads.
+fn memory(team: &Team) -> Result<()> {
+    let (inputs, outputs, least) = (2048, 8192, 256 << 20);
+    let reading = Reading::new(least, team)?;
+    let bytes: Vec<u8> = numbers(outputs * inputs).iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
+    let matrix = DenseMatrix { name: "w", outputs, inputs, dtype: Dtype::F16, bytes: &bytes };
+    println!("  linear {inputs} -> {outputs}, over {} MiB: share of read bandwidth by one row, T(n) / T(1)", least >> 20);
+    for format in WeightFormat::ALL {
+        let first = Flex::pack(&[matrix], format, Quantizer::Rtn, team)?;
+        let size = first.bytes();
+        let mut all = vec![first];
+        while all.len() * size < least {
+            all.push(Flex::pack(&[matrix], format, Quantizer::Rtn, team)?);
+        }
+        let rows = [1, 2, 5, 9];
+        let x = rows.map(|rows| tensor(rows, inputs));
+        let mut samples: Vec<Vec<f64>> = vec![Vec::new(); 1 + rows.len()];
+        for _ in 0..7 {
+            let start = Instant::now();
+            assert!(reading.pass(team) > 0.0);
+            samples[0].push(start.elapsed().as_secs_f64() / reading.bytes() as f64);
+            for (x, samples) in x.iter().zip(&mut samples[1..]) {
+                let start = Instant::now();
+                all.iter().for_each(|w| drop(Flex::linear(x.clone(), w, team)));
+                samples.push(start.elapsed().as_secs_f64() / (all.len() * size) as f64);
+            }
+        }
+        let time = samples.iter_mut().map(|samples| {
+            samples.sort_by(f64::total_cmp);
+            samples[samples.len() / 10]
+        });
+        let time: Vec<f64> = time.collect();
+        println!(
+            "  {format:14} read {:5.1} GB/s, one row {:5.2} of it, T(2) {:4.2}, T(5) {:4.2}, T(9) {:4.2}",
+            1e-9 / time[0],
+            time[0] / time[1],
+            time[2] / time[1],
+            time[3] / time[1],
+            time[4] / time[1]
+        );
     }
     Ok(())
 }
@@ -136,5 +184,5 @@ fn median(mut call: impl FnMut()) -> f64 {
         samples.push(begin.elapsed().as_secs_f64() * 1e6 / f64::from(calls));
     }
     samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
+    samples[samples.len() / 10]
 }

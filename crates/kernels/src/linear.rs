@@ -1,13 +1,14 @@
 //! The product of activations with a packed matrix.
 //!
-//! Per output one chain `acc = w[k] * x[k] + acc` over k = 0, 1, .., in every format whose activations are floats and for
-//! every number of rows: outputs lie in lanes, rows and panels are blocked in registers, threads take panels. The formats
-//! with int8 activations add up groups of exact integer products in the same way.
+//! Per output and scale one chain `sum = w[k] * x[k] + sum` over its inputs in order, and one over the scaled sums, for every
+//! number of rows: outputs lie in lanes, rows and panels are blocked in registers, threads take panels. The formats with
+//! int8 activations have exact integer sums in place of the inner chains.
 
-mod decoded;
-mod decoder;
-mod float;
+mod groups;
 mod integer;
+mod many;
+mod numbers;
+mod rows;
 
 use half::{bf16, f16};
 use specquant_core::WeightFormat;
@@ -18,7 +19,7 @@ use crate::team::{Output, Team};
 /// Activations, result and shape of one product, as the kernels see them.
 #[derive(Clone, Copy)]
 struct Product {
-    /// `[rows, inputs]`
+    /// `[rows, inputs]`, or tiled.
     x: *const f32,
     /// `[rows, outputs]`
     y: *mut f32,
@@ -39,12 +40,12 @@ pub(crate) unsafe fn linear(x: &[f32], w: &PackedMatrix, team: &Team, y: *mut f3
     // SAFETY: the shapes were checked, and the buffer holds whole panels of the format.
     unsafe {
         match (w.format(), w.weights()) {
-            (WeightFormat::F32, Weights::Float(w)) => float::product::<f32>(&job, w.start().cast(), team),
-            (WeightFormat::F16, Weights::Float(w)) => float::product::<f16>(&job, w.start().cast(), team),
-            (_, Weights::Float(w)) => float::product::<bf16>(&job, w.start().cast(), team),
-            (_, Weights::Fp8(w)) => decoded::fp8(&job, w, team),
+            (WeightFormat::F32, Weights::Float(w)) => numbers::floats::<f32>(&job, w.start().cast(), team),
+            (WeightFormat::F16, Weights::Float(w)) => numbers::floats::<f16>(&job, w.start().cast(), team),
+            (_, Weights::Float(w)) => numbers::floats::<bf16>(&job, w.start().cast(), team),
+            (_, Weights::Fp8(w)) => numbers::fp8(&job, w, team),
             (WeightFormat::Int8A8 | WeightFormat::Int4A8, Weights::Groups(w)) => integer::product(&job, w, team),
-            (_, Weights::Groups(w)) => decoded::groups(&job, w, team),
+            (_, Weights::Groups(w)) => groups::product(&job, w, team),
         }
     }
 }
@@ -62,15 +63,6 @@ fn by_panels(job: &Product, team: &Team, part: &(dyn Fn(Product, usize, usize) +
         let end = ((index + 1) * four / parts * 4).min(panels);
         part(Product { x: x as *const f32, y: y.get(), rows, inputs, outputs }, start, end);
     });
-}
-
-/// Tiles of at most `most` rows and of nearly equal size: a lone last row would run at a fraction of the speed.
-fn tiles(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    let tiles = rows.div_ceil(most);
-    (0..tiles).map(move |tile| {
-        let row = tile * rows / tiles;
-        (row, (tile + 1) * rows / tiles - row)
-    })
 }
 
 #[cfg(test)]
@@ -128,15 +120,26 @@ mod tests {
         codes.chunks(x.len()).zip(scales.chunks(x.len() / 32)).map(output).collect()
     }
 
+    /// Chains of spans, scaled and added in order.
+    fn spans(x: &[f32], quantized: &Quantized, isa: Isa) -> Vec<f32> {
+        let Some(scales) = &quantized.scales else { return chain(x, &quantized.values, isa, 1) };
+        let output = |(values, scales): (&[f32], &[f32])| {
+            let spans = values.chunks(quantized.span).zip(x.chunks(quantized.span)).zip(scales);
+            let add = |before: Option<f32>, ((w, x), scale): ((&[f32], &[f32]), &f32)| {
+                let sum = w.iter().zip(x).fold(0.0, |sum, (w, x)| add_product(isa, *w, *x, sum));
+                Some(before.map_or(sum * scale, |before| add_product(isa, sum, *scale, before)))
+            };
+            spans.fold(None, add).unwrap()
+        };
+        let per_output = x.len().div_ceil(quantized.span);
+        quantized.values.chunks(x.len()).zip(scales.chunks(per_output)).map(output).collect()
+    }
+
     /// What a row of activations must give, to the bit.
     fn expected(x: &[f32], quantized: &Quantized, isa: Isa) -> Vec<f32> {
-        if let Some((codes, scales)) = &quantized.integers {
-            return integer_chain(x, codes, scales, isa);
-        }
-        let sums = chain(x, &quantized.weights, isa, 1);
-        match &quantized.factors {
-            None => sums,
-            Some(factors) => sums.iter().zip(factors).map(|(sum, factor)| sum * factor).collect(),
+        match (&quantized.integers, &quantized.scales) {
+            (Some(codes), Some(scales)) => integer_chain(x, codes, scales, isa),
+            _ => spans(x, quantized, isa),
         }
     }
 
@@ -151,11 +154,9 @@ mod tests {
             assert_eq!(bits(y), bits(&expected(x, &quantized, team.isa())), "{what}, row {row}");
             let alone = host(Flex::linear(tensor(x, inputs), &w, team));
             assert_eq!(bits(y), bits(&alone), "{what}, row {row} alone");
-            let factor = |output: usize| quantized.factors.as_ref().map_or(1.0, |factors| f64::from(factors[output]));
-            let products = |(output, w): (usize, &[f32])| {
-                w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x) * factor(output)).collect::<Vec<_>>()
-            };
-            let outputs = || quantized.weights.chunks_exact(inputs).enumerate().map(products);
+            let weights = quantized.weights(inputs);
+            let products = |w: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).collect::<Vec<_>>();
+            let outputs = || weights.chunks_exact(inputs).map(products);
             let exact: Vec<f64> = outputs().map(|products| products.iter().sum()).collect();
             let size = outputs().map(|products| products.iter().map(|p| p.abs()).sum::<f64>()).fold(0.0, f64::max);
             // Activations in int8 are off by half a step of 1/127 of the largest at most, usually in both directions.
@@ -271,7 +272,7 @@ mod tests {
                 let w = Flex::pack(&parts, format, Quantizer::Mse, &team).unwrap();
                 let x = numbers(3, inputs);
                 let y = host(Flex::linear(tensor(&x, inputs), &w, &team));
-                let weights = quantized(&stacked, inputs, format, Quantizer::Mse).weights;
+                let weights = quantized(&stacked, inputs, format, Quantizer::Mse).values;
                 assert_eq!(bits(&y), bits(&chain(&x, &weights, team.isa(), 1)));
             }
         }

@@ -18,7 +18,7 @@ use crate::buffer::Buffer;
 use crate::simd::Element;
 use crate::team::{Output, Team};
 
-pub(crate) use fp8::{Blocks, Fp8, Scales as Fp8Scales};
+pub(crate) use fp8::{BLOCK, Blocks, Fp8, Scales as Fp8Scales};
 pub(crate) use groups::{Groups, Layout};
 use source::Source;
 
@@ -298,12 +298,7 @@ mod tests {
                         bytes: &bytes[at],
                     };
                     let w = PackedMatrix::new(&[matrix(0), matrix(1)], format, quantizer, &team).unwrap();
-                    let definition = |at: usize| {
-                        let quantized = quantized(&parts[at], inputs, format, quantizer);
-                        let factor = |i: usize| quantized.factors.as_ref().map_or(1.0, |factors| factors[i / inputs]);
-                        let value = |(i, w): (usize, &f32)| w * factor(i);
-                        quantized.weights.iter().enumerate().map(value).collect::<Vec<_>>()
-                    };
+                    let definition = |at: usize| quantized(&parts[at], inputs, format, quantizer).weights(inputs);
                     let expected = [definition(0), definition(1)].concat();
                     assert_eq!(bits(&unpacked(&w)), bits(&expected), "{team:?} {format} {quantizer}");
                 }

@@ -8,7 +8,7 @@ use specquant_core::{Quantizer, WeightFormat};
 use crate::codec::{E2M1, e4m3_from_f32, e4m3_to_f32, e8m0_to_f32};
 use crate::packed::{Fp8Scales, PackedMatrix, Weights};
 use crate::quantize::{Codes, integers, microscaled};
-use crate::simd::Element;
+use crate::simd::{E4m3, Element};
 use crate::{Isa, Team};
 
 /// A team for each path of this CPU and each thread count; says which paths are missing.
@@ -77,7 +77,7 @@ pub(crate) fn unpacked(w: &PackedMatrix) -> Vec<f32> {
                         Fp8Scales::Outputs(scales) => scales[output],
                         Fp8Scales::Blocks(blocks) => blocks.scale(output, k),
                     };
-                    e4m3_to_f32(fp8.codes().add(at(output, k)).read()) * (scale / 256.0)
+                    e4m3_to_f32(fp8.codes().add(at(output, k)).read()) * (scale / E4m3::SCALES)
                 })
                 .collect(),
             Weights::Groups(groups) => all()
@@ -99,18 +99,30 @@ pub(crate) fn unpacked(w: &PackedMatrix) -> Vec<f32> {
     }
 }
 
-/// What `format` makes of `[outputs, inputs]` float weights, computed without any layout. The two scales of E4M3 are left
-/// out of `weights` for `fp8:channel`, where they are applied to the sums.
+/// What `format` makes of `[outputs, inputs]` float weights, computed without any layout.
 pub(crate) struct Quantized {
-    pub(crate) weights: Vec<f32>,
-    /// What each output's sum is multiplied with.
-    pub(crate) factors: Option<Vec<f32>>,
-    /// Codes and scales of the formats with integer activations.
-    pub(crate) integers: Option<(Vec<i8>, Vec<f32>)>,
+    /// Weights, or codes as numbers.
+    pub(crate) values: Vec<f32>,
+    /// Inputs whose sum is scaled together.
+    pub(crate) span: usize,
+    /// `[outputs, spans]`
+    pub(crate) scales: Option<Vec<f32>>,
+    /// The codes of the formats with integer activations.
+    pub(crate) integers: Option<Vec<i8>>,
+}
+
+impl Quantized {
+    /// Values times scales.
+    pub(crate) fn weights(&self, inputs: usize) -> Vec<f32> {
+        let spans = inputs.div_ceil(self.span);
+        let scale = |i: usize| self.scales.as_ref().map_or(1.0, |s| s[i / inputs * spans + i % inputs / self.span]);
+        self.values.iter().enumerate().map(|(i, value)| value * scale(i)).collect()
+    }
 }
 
 pub(crate) fn quantized(weights: &[f32], inputs: usize, format: WeightFormat, quantizer: Quantizer) -> Quantized {
-    let simple = |weights| Quantized { weights, factors: None, integers: None };
+    let simple = |values| Quantized { values, span: inputs, scales: None, integers: None };
+    let scaled = |values, span, scales| Quantized { values, span, scales: Some(scales), integers: None };
     let largest = |weights: &mut dyn Iterator<Item = f32>| weights.fold(0f32, |most, w| most.max(w.abs()));
     let code = |w: f32, scale: f32| e4m3_to_f32(e4m3_from_f32(w / scale));
     match format {
@@ -120,26 +132,28 @@ pub(crate) fn quantized(weights: &[f32], inputs: usize, format: WeightFormat, qu
         WeightFormat::Fp8Channel => {
             let scales = weights.chunks(inputs).map(|row| largest(&mut row.iter().copied()) / 448.0);
             let scales: Vec<f32> = scales.collect();
-            let codes = weights.iter().enumerate().map(|(i, w)| code(*w, scales[i / inputs]) / 256.0).collect();
-            let factors = Some(scales.iter().map(|scale| scale * 256.0).collect());
-            Quantized { weights: codes, factors, integers: None }
+            let codes = weights.iter().enumerate().map(|(i, w)| code(*w, scales[i / inputs])).collect();
+            scaled(codes, inputs, scales)
         }
         WeightFormat::Fp8Block => {
-            let value = |(i, w): (usize, &f32)| {
-                let block = |i: usize| [i / inputs / 128, i % inputs / 128];
-                let mut mates = weights.iter().enumerate().filter(|(j, _)| block(*j) == block(i)).map(|(_, w)| *w);
-                let scale = largest(&mut mates) / 448.0;
-                code(*w, scale) / 256.0 * (scale * 256.0)
+            let spans = inputs.div_ceil(128);
+            let scale = |(i, span): (usize, usize)| {
+                let mates = weights.iter().enumerate();
+                let mates = mates.filter(|(j, _)| j / inputs / 128 == i / 128 && j % inputs / 128 == span);
+                largest(&mut mates.map(|(_, w)| *w)) / 448.0
             };
-            simple(weights.iter().enumerate().map(value).collect())
+            let places = (0..weights.len() / inputs).flat_map(|output| (0..spans).map(move |span| (output, span)));
+            let scales: Vec<f32> = places.map(scale).collect();
+            let value = |(i, w): (usize, &f32)| code(*w, scales[i / inputs * spans + i % inputs / 128]);
+            scaled(weights.iter().enumerate().map(value).collect(), 128, scales.clone())
         }
         WeightFormat::Mxfp4 => {
-            let mut codes = [0; 32];
-            let mut value = |weights: &[f32]| {
-                let scale = e8m0_to_f32(microscaled(weights, quantizer, &mut codes));
-                codes.map(|code| E2M1[usize::from(code)] * scale)
-            };
-            simple(weights.chunks(32).flat_map(&mut value).collect())
+            let (mut values, mut scales, mut codes) = (Vec::new(), Vec::new(), [0; 32]);
+            for weights in weights.chunks(32) {
+                scales.push(e8m0_to_f32(microscaled(weights, quantizer, &mut codes)));
+                values.extend(codes.map(|code| E2M1[usize::from(code)]));
+            }
+            scaled(values, 32, scales)
         }
         _ => {
             let wide = matches!(format, WeightFormat::Int8 | WeightFormat::Int8A8);
@@ -149,9 +163,9 @@ pub(crate) fn quantized(weights: &[f32], inputs: usize, format: WeightFormat, qu
                 let range = if wide { Codes::INT8 } else { Codes::INT4 };
                 scales.push(integers(weights, range, quantizer, codes).to_f32());
             }
-            let values = codes.iter().enumerate().map(|(i, code)| f32::from(*code) * scales[i / group]).collect();
+            let values = codes.iter().map(|code| f32::from(*code)).collect();
             let with_integers = matches!(format, WeightFormat::Int8A8 | WeightFormat::Int4A8);
-            Quantized { weights: values, factors: None, integers: with_integers.then_some((codes, scales)) }
+            Quantized { values, span: group, scales: Some(scales), integers: with_integers.then_some(codes) }
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Weights and activations that are integers: activations are rounded to int8 in groups of 32, and each group's dot product
 //! is exact. Groups are added up in order, `acc = (w scale * x scale) * dot + acc`.
 
-use super::{Product, by_panels, tiles};
+use super::many::store_panel;
+use super::rows::{TILE, tiles};
+use super::{Product, by_panels};
 use crate::packed::Groups;
-use crate::simd::{Codes, DOT, for_isa, store_up_to};
+use crate::simd::{Codes, DOT, for_isa, offset};
 use crate::team::{Output, Team};
-
-/// Rows whose accumulators stay in registers together.
-const TILE: usize = 4;
 
 /// The largest magnitude of an activation's code.
 const MOST: f32 = 127.0;
@@ -21,8 +20,8 @@ struct Activations {
     codes: Vec<i8>,
     /// `[rows, inputs / 32]`
     scales: Vec<f32>,
-    /// The sum of each group's codes.
-    sums: Vec<i32>,
+    /// The [`offset`] of each group.
+    offsets: Vec<i32>,
 }
 
 struct Job<'a> {
@@ -55,10 +54,10 @@ pub(super) unsafe fn product(job: &Product, w: &Groups, team: &Team) {
 /// Rounds groups of activations to nearest, the one of largest magnitude to 127.
 fn rounded(x: &[f32], inputs: usize, team: &Team) -> Activations {
     let groups = x.len() / DOT;
-    let mut activations = Activations { codes: vec![0; x.len()], scales: vec![0.0; groups], sums: vec![0; groups] };
+    let mut activations = Activations { codes: vec![0; x.len()], scales: vec![0.0; groups], offsets: vec![0; groups] };
     let codes = Output::new(activations.codes.as_mut_ptr());
     let scales = Output::new(activations.scales.as_mut_ptr());
-    let sums = Output::new(activations.sums.as_mut_ptr());
+    let offsets = Output::new(activations.offsets.as_mut_ptr());
     let isa = team.isa();
     // A row is the least that a thread takes, and rounding a number costs about a multiply-add.
     team.split(x.len() / inputs, inputs, &|rows| {
@@ -66,19 +65,19 @@ fn rounded(x: &[f32], inputs: usize, team: &Team) -> Activations {
             // SAFETY: groups are disjoint and lie in the vectors.
             unsafe {
                 let (x, codes) = (x.as_ptr().add(group * DOT), codes.get().add(group * DOT));
-                round_on(isa, x, codes, scales.get().add(group), sums.get().add(group));
+                round_on(isa, x, codes, scales.get().add(group), offsets.get().add(group));
             }
         }
     });
     activations
 }
 
-for_isa!(fn round_on[](x: *const f32, codes: *mut i8, scale: *mut f32, sum: *mut i32) = round);
+for_isa!(fn round_on[](x: *const f32, codes: *mut i8, scale: *mut f32, to_offset: *mut i32) = round);
 
 /// # Safety
 /// `x` and `codes` cover a group.
 #[inline(always)]
-unsafe fn round<S: Codes>(x: *const f32, codes: *mut i8, scale: *mut f32, sum: *mut i32) {
+unsafe fn round<S: Codes>(x: *const f32, codes: *mut i8, scale: *mut f32, to_offset: *mut i32) {
     // SAFETY: the caller keeps the contract.
     unsafe {
         let (mut most, mut wrong) = (S::splat(0.0), S::splat(0.0));
@@ -95,14 +94,10 @@ unsafe fn round<S: Codes>(x: *const f32, codes: *mut i8, scale: *mut f32, sum: *
             let v = S::mul(S::load(x.add(at)), S::splat(inverse));
             S::store(rounded.as_mut_ptr().add(at), S::round(v));
         }
-        let mut total = 0;
-        for (at, value) in rounded.iter().enumerate() {
-            // A number that was infinite or NaN has some code, and its scale says so.
-            let code = *value as i32;
-            total += code;
-            codes.add(at).write(code as i8);
-        }
-        *sum = total;
+        // A number that was infinite or NaN has some code, and its scale says so.
+        let rounded = rounded.map(|value| value as i32 as i8);
+        codes.cast::<[i8; DOT]>().write_unaligned(rounded);
+        *to_offset = offset(&rounded);
         *scale = if inverse == 0.0 { 0.0 } else { most / MOST } + S::sum(wrong);
     }
 }
@@ -113,7 +108,7 @@ trait Dots: Copy + Send + Sync + 'static {
     ///
     /// # Safety
     /// As for [`Codes`].
-    unsafe fn dots<S: Codes, const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[S::I; 2]; R];
+    unsafe fn dots<S: Codes, const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[S::I; 2]; R];
 }
 
 #[derive(Clone, Copy)]
@@ -123,17 +118,17 @@ struct Int4;
 
 impl Dots for Int8 {
     #[inline(always)]
-    unsafe fn dots<S: Codes, const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[S::I; 2]; R] {
+    unsafe fn dots<S: Codes, const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[S::I; 2]; R] {
         // SAFETY: the caller keeps the contract.
-        unsafe { S::dots_int8::<R>(w, x, sums) }
+        unsafe { S::dots_int8::<R>(w, x, offsets) }
     }
 }
 
 impl Dots for Int4 {
     #[inline(always)]
-    unsafe fn dots<S: Codes, const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[S::I; 2]; R] {
+    unsafe fn dots<S: Codes, const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[S::I; 2]; R] {
         // SAFETY: the caller keeps the contract.
-        unsafe { S::dots_int4::<R>(w, x, sums) }
+        unsafe { S::dots_int4::<R>(w, x, offsets) }
     }
 }
 
@@ -145,54 +140,63 @@ for_isa!(fn panels_on[D: Dots](job: &Job<'_>, start: usize, end: usize) = panels
 /// The pointers of `job` cover its shapes, and nobody else writes these panels' columns of `y`.
 #[inline(always)]
 unsafe fn panels<S: Codes, D: Dots>(job: &Job<'_>, start: usize, end: usize) {
-    for panel in start..end {
-        for (row, rows) in tiles(job.product.rows, TILE) {
-            // SAFETY: the caller keeps the contract; `rows <= TILE`.
+    let (rows, mut panel) = (job.product.rows, start);
+    while panel < end {
+        // A single row reads two panels at once: memory answers several streams sooner than one.
+        if rows == 1 && end - panel > 1 {
+            // SAFETY: the caller keeps the contract, and both panels lie before `end`.
+            unsafe { block::<S, D, 1, 2>(job, panel, 0) };
+            panel += 2;
+            continue;
+        }
+        for tile in tiles(rows, TILE) {
+            // SAFETY: the caller keeps the contract; a tile has at most [`TILE`] rows.
             unsafe {
-                match rows {
-                    1 => block::<S, D, 1>(job, panel, row),
-                    2 => block::<S, D, 2>(job, panel, row),
-                    3 => block::<S, D, 3>(job, panel, row),
-                    _ => block::<S, D, TILE>(job, panel, row),
+                match tile.len() {
+                    1 => block::<S, D, 1, 1>(job, panel, tile.start),
+                    2 => block::<S, D, 2, 1>(job, panel, tile.start),
+                    3 => block::<S, D, 3, 1>(job, panel, tile.start),
+                    4 => block::<S, D, 4, 1>(job, panel, tile.start),
+                    _ => block::<S, D, TILE, 1>(job, panel, tile.start),
                 }
             }
         }
+        panel += 1;
     }
 }
 
-/// `R` rows from `row` times a panel.
+/// `R` rows from `row` times `P` panels.
 ///
 /// # Safety
 /// As for [`panels`].
 #[inline(always)]
-unsafe fn block<S: Codes, D: Dots, const R: usize>(job: &Job<'_>, panel: usize, row: usize) {
+unsafe fn block<S: Codes, D: Dots, const R: usize, const P: usize>(job: &Job<'_>, panel: usize, row: usize) {
     let (Product { y, inputs, outputs, .. }, layout) = (job.product, job.w.layout());
     let groups = inputs / DOT;
     // SAFETY: the caller keeps the contract.
     unsafe {
-        let mut unit = job.w.start().add(panel * groups * layout.unit());
-        let mut acc = [[S::splat(0.0); 2]; R];
+        let mut acc = [[[S::splat(0.0); 2]; R]; P];
         for group in 0..groups {
             let x = std::array::from_fn(|r| job.x.codes.as_ptr().add((row + r) * inputs + group * DOT));
-            let sums = std::array::from_fn(|r| *job.x.sums.as_ptr().add((row + r) * groups + group));
-            let dots = D::dots::<S, R>(unit, x, sums);
-            let scales = unit.add(layout.codes()).cast::<u16>();
-            let scales = [S::load_f16(scales), S::load_f16(scales.add(S::LANES))];
-            for r in 0..R {
-                let x = S::splat(*job.x.scales.as_ptr().add((row + r) * groups + group));
-                for half in 0..2 {
-                    let dot = S::to_floats(dots[r][half]);
-                    acc[r][half] = S::fma(S::mul(scales[half], x), dot, acc[r][half]);
+            let offsets = std::array::from_fn(|r| *job.x.offsets.as_ptr().add((row + r) * groups + group));
+            for (p, acc) in acc.iter_mut().enumerate() {
+                let unit = job.w.start().add(((panel + p) * groups + group) * layout.unit());
+                let dots = D::dots::<S, R>(unit, x, offsets);
+                let scales = unit.add(layout.codes()).cast::<u16>();
+                let scales = [S::load_f16(scales), S::load_f16(scales.add(S::LANES))];
+                for r in 0..R {
+                    let x = S::splat(*job.x.scales.as_ptr().add((row + r) * groups + group));
+                    for half in 0..2 {
+                        let dot = S::to_floats(dots[r][half]);
+                        acc[r][half] = S::fma(S::mul(scales[half], x), dot, acc[r][half]);
+                    }
                 }
             }
-            unit = unit.add(layout.unit());
         }
-        let column = panel * 2 * S::LANES;
-        for (r, acc) in acc.into_iter().enumerate() {
-            let (y, left) = (y.add((row + r) * outputs + column), outputs - column);
-            store_up_to::<S>(y, left, acc[0]);
-            if left > S::LANES {
-                store_up_to::<S>(y.add(S::LANES), left - S::LANES, acc[1]);
+        for (p, acc) in acc.into_iter().enumerate() {
+            let column = (panel + p) * 2 * S::LANES;
+            for (r, acc) in acc.into_iter().enumerate() {
+                store_panel::<S>(y.add((row + r) * outputs + column), outputs - column, acc);
             }
         }
     }

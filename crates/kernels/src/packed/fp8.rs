@@ -6,13 +6,11 @@ use anyhow::Result;
 use super::source::{Source, finite};
 use crate::buffer::Buffer;
 use crate::codec::{E4M3_MAX, e4m3_from_f32};
+use crate::simd::E4m3;
 use crate::team::Output;
 
 /// Outputs, and inputs, that share a scale.
 pub(crate) const BLOCK: usize = 128;
-
-/// The product reads a code as an f16 that is 2^8 smaller; stored scales make up for it.
-pub(crate) const SMALLER: f32 = 256.0;
 
 /// A packed fp8 matrix.
 pub(crate) struct Fp8 {
@@ -20,7 +18,7 @@ pub(crate) struct Fp8 {
     scales: Scales,
 }
 
-/// The scales of an fp8 matrix, times [`SMALLER`].
+/// The scales of an fp8 matrix, times [`E4m3::SCALES`].
 pub(crate) enum Scales {
     /// By output, panels filled up.
     Outputs(Vec<f32>),
@@ -70,7 +68,7 @@ impl Fp8 {
         let codes = pack(source, inputs, &|output, row| {
             let scale = largest(row) / E4M3_MAX;
             // SAFETY: each output is taken once.
-            unsafe { to.get().add(output).write(scale * SMALLER) };
+            unsafe { to.get().add(output).write(scale * E4m3::SCALES) };
             vec![scale]
         })?;
         Ok(Fp8 { codes, scales: Scales::Outputs(scales) })
@@ -91,11 +89,11 @@ impl Fp8 {
                     output += 1;
                 }
                 blocks.rows += 1;
-                blocks.scales.extend(most.iter().map(|most| most / E4M3_MAX * SMALLER));
+                blocks.scales.extend(most.iter().map(|most| most / E4M3_MAX * E4m3::SCALES));
             }
         }
         let codes = pack(source, inputs, &|output, _| {
-            (0..blocks.columns).map(|column| blocks.scale(output, column * BLOCK) / SMALLER).collect()
+            (0..blocks.columns).map(|column| blocks.scale(output, column * BLOCK) / E4m3::SCALES).collect()
         })?;
         Ok(Fp8 { codes, scales: Scales::Blocks(blocks) })
     }

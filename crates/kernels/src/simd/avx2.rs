@@ -54,8 +54,18 @@ impl Simd for Avx2 {
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))))
     }
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> __m256 {
+        // The widened sign fills the exponent from above and is cut off there.
+        let codes = _mm256_slli_epi32::<20>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+        _mm256_castsi256_ps(_mm256_and_si256(codes, _mm256_set1_epi32(0x87f0_0000_u32 as i32)))
+    }
+    #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m256) {
         _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
 
     #[inline(always)]

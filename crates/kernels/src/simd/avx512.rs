@@ -52,8 +52,18 @@ impl Simd for Avx512 {
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
     }
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> __m512 {
+        // As for AVX2.
+        let codes = _mm512_slli_epi32::<20>(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
+        _mm512_castsi512_ps(_mm512_and_si512(codes, _mm512_set1_epi32(0x87f0_0000_u32 as i32)))
+    }
+    #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m512) {
         _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v));
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
 
     #[inline(always)]

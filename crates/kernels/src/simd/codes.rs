@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 #[cfg(target_arch = "x86_64")]
 use super::{Avx2, Avx512};
 use super::{Scalar, Simd};
-use crate::codec::{E2M1, power_of_two};
+use crate::codec::E2M1;
 
 /// Inputs of one dot product of integers, which share a scale on both sides.
 pub(crate) const DOT: usize = 32;
@@ -26,22 +26,20 @@ pub(crate) trait Codes: Simd {
 
     /// One quad of every lane.
     unsafe fn load_quads(p: *const u8) -> Self::I;
-    /// The four bits from `SHIFT` of each quad, 0 to 15.
+    /// The four bits from `SHIFT` of each quad, less 8.
     unsafe fn nibble<const SHIFT: i32>(quads: Self::I) -> Self::F;
     /// The byte that ends `LEFT` bits below the top of each quad, signed.
     unsafe fn byte<const LEFT: i32>(quads: Self::I) -> Self::F;
     /// The E2M1 number in the four bits from `SHIFT` of each quad.
     unsafe fn e2m1<const SHIFT: i32>(quads: Self::I) -> Self::F;
-    /// One finite E4M3 number for each lane of a panel, all divided by 2^8.
-    unsafe fn load_e4m3(p: *const u8) -> [Self::F; 2];
     /// Powers of two, from E8M0.
     unsafe fn load_e8m0(p: *const u8) -> Self::F;
 
     /// For each lane of a panel and each of `R` rows the sum over 32 inputs of weight times activation. The weights are
-    /// quads of int8 from -127 on. `sums` has the sum of each row's activations.
-    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[Self::I; 2]; R];
+    /// quads of int8 from -127 on. `offsets` are those of [`offset`].
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[Self::I; 2]; R];
     /// The same for 4-bit weights, which are stored with 8 added.
-    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[Self::I; 2]; R];
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[Self::I; 2]; R];
     /// To the nearest f32; exact below 2^24.
     unsafe fn to_floats(v: Self::I) -> Self::F;
 }
@@ -66,7 +64,7 @@ impl Codes for Scalar {
     }
     #[inline(always)]
     unsafe fn nibble<const SHIFT: i32>(quads: Self::I) -> Self::F {
-        lanes!(|i| ((quads[i] >> SHIFT) & 15) as f32)
+        lanes!(|i| (((quads[i] >> SHIFT) & 15) - 8) as f32)
     }
     #[inline(always)]
     unsafe fn byte<const LEFT: i32>(quads: Self::I) -> Self::F {
@@ -77,21 +75,12 @@ impl Codes for Scalar {
         lanes!(|i| E2M1[((quads[i] >> SHIFT) & 15) as usize])
     }
     #[inline(always)]
-    unsafe fn load_e4m3(p: *const u8) -> [Self::F; 2] {
-        // The code's exponent and fraction at the place of an f32's, whose exponent counts from another zero.
-        let widen = |code: u8| {
-            let magnitude = f32::from_bits(u32::from(code & 0x7f) << 20) * power_of_two(112);
-            f32::from_bits(magnitude.to_bits() | u32::from(code & 0x80) << 24)
-        };
-        [lanes!(|i| widen(*p.add(i))), lanes!(|i| widen(*p.add(Scalar::LANES + i)))]
-    }
-    #[inline(always)]
     unsafe fn load_e8m0(p: *const u8) -> Self::F {
         lanes!(|i| f32::from_bits((u32::from(*p.add(i)) << 23).max(1 << 22)))
     }
 
     #[inline(always)]
-    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], _sums: [i32; R]) -> [[Self::I; 2]; R] {
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], _offsets: [i32; R]) -> [[Self::I; 2]; R] {
         let w = w.cast::<i8>();
         let dot = |x: *const i8, lane: usize| {
             let at = |k: usize| *w.add((k / 4 * 2 * Self::LANES + lane) * 4 + k % 4);
@@ -100,7 +89,7 @@ impl Codes for Scalar {
         x.map(|x| [lanes!(|i| dot(x, i)), lanes!(|i| dot(x, Self::LANES + i))])
     }
     #[inline(always)]
-    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], _sums: [i32; R]) -> [[Self::I; 2]; R] {
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], _offsets: [i32; R]) -> [[Self::I; 2]; R] {
         let dot = |x: *const i8, lane: usize, shift: u32| {
             let at = |k: usize| i32::from(*w.add((k / 4 * Self::LANES + lane) * 4 + k % 4) >> shift & 15) - 8;
             (0..DOT).map(|k| at(k) * i32::from(*x.add(k))).sum()
@@ -111,6 +100,20 @@ impl Codes for Scalar {
     unsafe fn to_floats(v: Self::I) -> Self::F {
         lanes!(|i| v[i] as f32)
     }
+}
+
+/// Minus eight times the sum of a group's activations, as two 16-bit numbers in one: the lower has the first two of each
+/// quad, the upper the others. What is stored with 8 added is then summed as it is.
+pub(crate) fn offset(x: &[i8; DOT]) -> i32 {
+    let sum = |at: usize| x.chunks_exact(4).map(|quad| i32::from(quad[at]) + i32::from(quad[at + 1])).sum::<i32>();
+    (-8 * sum(0)) & 0xffff | (-8 * sum(2)) << 16
+}
+
+/// Both parts of an [`offset`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn whole(offset: i32) -> i32 {
+    i32::from(offset as i16) + (offset >> 16)
 }
 
 /// The four activations from `4 * quad` on, as one integer.
@@ -130,7 +133,16 @@ impl Codes for Avx2 {
     }
     #[inline(always)]
     unsafe fn nibble<const SHIFT: i32>(quads: __m256i) -> __m256 {
-        _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32::<SHIFT>(quads), _mm256_set1_epi32(15)))
+        // In the fraction of a large number four bits count as they are. Three places do, and two shifts bring the rest there.
+        let (bits, at) = match SHIFT {
+            0 | 4 => (_mm256_slli_epi32::<8>(quads), SHIFT + 8),
+            8 | 12 | 16 => (quads, SHIFT),
+            _ => (_mm256_srli_epi32::<12>(quads), SHIFT - 12),
+        };
+        let large = (1 << (23 - at)) as f32;
+        let bits = _mm256_and_si256(bits, _mm256_set1_epi32(15 << at));
+        let sum = _mm256_or_si256(bits, _mm256_set1_epi32(large.to_bits() as i32));
+        _mm256_sub_ps(_mm256_castsi256_ps(sum), _mm256_set1_ps(large + 8.0))
     }
     #[inline(always)]
     unsafe fn byte<const LEFT: i32>(quads: __m256i) -> __m256 {
@@ -145,20 +157,13 @@ impl Codes for Avx2 {
         _mm256_xor_ps(magnitude, _mm256_castsi256_ps(sign))
     }
     #[inline(always)]
-    unsafe fn load_e4m3(p: *const u8) -> [__m256; 2] {
-        // Exponent and fraction at the place of an f16's; the shifted sign is copied into the exponent and cut off there.
-        let codes = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast())));
-        let halves = _mm256_and_si256(codes, _mm256_set1_epi16(0xbf80_u16 as i16));
-        [_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves))]
-    }
-    #[inline(always)]
     unsafe fn load_e8m0(p: *const u8) -> __m256 {
         let bits = _mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())));
         _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_set1_epi32(1 << 22)))
     }
 
     #[inline(always)]
-    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], _sums: [i32; R]) -> [[__m256i; 2]; R] {
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], _offsets: [i32; R]) -> [[__m256i; 2]; R] {
         let mut sums = [[_mm256_setzero_si256(); 2]; R];
         for quad in 0..DOT / 4 {
             for half in 0..2 {
@@ -176,10 +181,10 @@ impl Codes for Avx2 {
         sums
     }
     #[inline(always)]
-    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[__m256i; 2]; R] {
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[__m256i; 2]; R] {
         let mask = _mm256_set1_epi8(15);
-        // Sixteen products of 15 * 127 fit 16 bits.
-        let mut pairs = [[_mm256_setzero_si256(); 2]; R];
+        // Sixteen products of 15 * 127 fit 16 bits, and so do those that count from the offset.
+        let mut pairs = offsets.map(|offset| [_mm256_set1_epi32(offset); 2]);
         for quad in 0..DOT / 4 {
             let both = Self::load_quads(w.add(quad * 32));
             let weights = [_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask)];
@@ -193,8 +198,7 @@ impl Codes for Avx2 {
         let mut dots = pairs;
         for r in 0..R {
             for half in 0..2 {
-                let quads = _mm256_madd_epi16(pairs[r][half], _mm256_set1_epi16(1));
-                dots[r][half] = _mm256_sub_epi32(quads, _mm256_set1_epi32(8 * sums[r]));
+                dots[r][half] = _mm256_madd_epi16(pairs[r][half], _mm256_set1_epi16(1));
             }
         }
         dots
@@ -216,7 +220,8 @@ impl Codes for Avx512 {
     #[inline(always)]
     unsafe fn nibble<const SHIFT: i32>(quads: __m512i) -> __m512 {
         let code = _mm512_srlv_epi32(quads, _mm512_set1_epi32(SHIFT));
-        _mm512_cvtepi32_ps(_mm512_and_si512(code, _mm512_set1_epi32(15)))
+        let code = _mm512_and_si512(code, _mm512_set1_epi32(15));
+        _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(8)))
     }
     #[inline(always)]
     unsafe fn byte<const LEFT: i32>(quads: __m512i) -> __m512 {
@@ -229,22 +234,15 @@ impl Codes for Avx512 {
         _mm512_permutexvar_ps(code, _mm512_loadu_ps(E2M1.as_ptr()))
     }
     #[inline(always)]
-    unsafe fn load_e4m3(p: *const u8) -> [__m512; 2] {
-        // As for AVX2.
-        let codes = _mm512_slli_epi16::<7>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast())));
-        let halves = _mm512_and_si512(codes, _mm512_set1_epi16(0xbf80_u16 as i16));
-        [_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves))]
-    }
-    #[inline(always)]
     unsafe fn load_e8m0(p: *const u8) -> __m512 {
         let bits = _mm512_slli_epi32::<23>(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())));
         _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22)))
     }
 
     #[inline(always)]
-    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[__m512i; 2]; R] {
+    unsafe fn dots_int8<const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[__m512i; 2]; R] {
         // The instruction wants unsigned weights: 128 is added here and taken off the sum.
-        let mut dots = sums.map(|sum| [_mm512_set1_epi32(-128 * sum); 2]);
+        let mut dots = offsets.map(|offset| [_mm512_set1_epi32(16 * whole(offset)); 2]);
         for quad in 0..DOT / 4 {
             for half in 0..2 {
                 let weights = Self::load_quads(w.add((2 * quad + half) * 64));
@@ -258,9 +256,9 @@ impl Codes for Avx512 {
         dots
     }
     #[inline(always)]
-    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], sums: [i32; R]) -> [[__m512i; 2]; R] {
+    unsafe fn dots_int4<const R: usize>(w: *const u8, x: [*const i8; R], offsets: [i32; R]) -> [[__m512i; 2]; R] {
         let mask = _mm512_set1_epi8(15);
-        let mut dots = sums.map(|sum| [_mm512_set1_epi32(-8 * sum); 2]);
+        let mut dots = offsets.map(|offset| [_mm512_set1_epi32(whole(offset)); 2]);
         for quad in 0..DOT / 4 {
             let both = Self::load_quads(w.add(quad * 64));
             let weights = [_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask)];
@@ -282,7 +280,7 @@ impl Codes for Avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{e4m3_to_f32, e8m0_to_f32};
+    use crate::codec::{e4m3_to_f32, e8m0_to_f32, power_of_two};
     use crate::simd::for_isa;
     use crate::testing::{bits, teams};
 
@@ -293,10 +291,8 @@ mod tests {
 
     #[inline(always)]
     unsafe fn e4m3<S: Codes>(codes: *const u8, n: usize, to: *mut f32) {
-        for at in (0..n).step_by(2 * S::LANES) {
-            let [low, high] = S::load_e4m3(codes.add(at));
-            S::store(to.add(at), low);
-            S::store(to.add(at + S::LANES), high);
+        for at in (0..n).step_by(S::LANES) {
+            S::store(to.add(at), S::load_e4m3(codes.add(at)));
         }
     }
 
@@ -353,7 +349,7 @@ mod tests {
             // SAFETY: 256 codes and as many floats, a multiple of every panel; the team's path exists here.
             unsafe { e4m3_on(team.isa(), codes.as_ptr(), 256, got.as_mut_ptr()) };
             for (code, got) in codes.iter().zip(&got).filter(|(code, _)| **code & 0x7f != 0x7f) {
-                let expected = e4m3_to_f32(*code) / 256.0;
+                let expected = e4m3_to_f32(*code) * power_of_two(-120);
                 assert_eq!(got.to_bits(), expected.to_bits(), "{} e4m3 {code:#x}", team.isa());
             }
             // SAFETY: as above.
@@ -374,7 +370,7 @@ mod tests {
                 unsafe { nibbles_on(team.isa(), quads.as_ptr(), got.as_mut_ptr()) };
                 let nibble = |at: usize, lane: usize| quads[4 * lane + at / 2] >> (4 * (at % 2)) & 15;
                 let all = || (0..8).flat_map(|at| (0..lanes).map(move |lane| (at, lane)));
-                let integers = all().map(|(at, lane)| f32::from(nibble(at, lane)));
+                let integers = all().map(|(at, lane)| f32::from(nibble(at, lane)) - 8.0);
                 let floats = all().map(|(at, lane)| E2M1[usize::from(nibble(at, lane))]);
                 let expected: Vec<f32> = integers.chain(floats).collect();
                 assert_eq!(bits(&got), bits(&expected), "{} nibbles from {first}", team.isa());

@@ -15,8 +15,8 @@ mod scalar;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-pub(crate) use codes::{Codes, DOT};
-pub(crate) use element::{Element, KvElement};
+pub(crate) use codes::{Codes, DOT, offset};
+pub(crate) use element::{E4m3, Element, KvElement, Stored};
 pub(crate) use scalar::Scalar;
 
 /// The most lanes of any path.
@@ -46,8 +46,13 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_f16(p: *const u16) -> Self::F;
     /// Widens exactly.
     unsafe fn load_bf16(p: *const u16) -> Self::F;
+    /// One finite E4M3 number for each lane, all divided by 2^120: exponent and fraction stand where an f32 has its own,
+    /// whose exponent counts from another zero.
+    unsafe fn load_e4m3(p: *const u8) -> Self::F;
     /// Rounds to nearest even.
     unsafe fn store_f16(p: *mut u16, v: Self::F);
+    /// Asks for a cache line that is read soon. Any address will do.
+    unsafe fn prefetch(p: *const u8);
 
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
@@ -96,29 +101,29 @@ pub(crate) unsafe fn store_up_to<S: Simd>(p: *mut f32, n: usize, v: S::F) {
 ///
 /// The function's contract is the body's, and that the CPU has `isa`, which a `Team` guarantees.
 macro_rules! for_isa {
-    (fn $name:ident[$($element:ident: $bound:path)?]($($arg:ident: $ty:ty),* $(,)?) = $body:ident) => {
-        unsafe fn $name<$($element: $bound)?>(isa: $crate::isa::Isa, $($arg: $ty),*) {
+    ($vis:vis fn $name:ident[$($element:ident: $bound:path),*]($($arg:ident: $ty:ty),* $(,)?) = $body:ident) => {
+        $vis unsafe fn $name<$($element: $bound),*>(isa: $crate::isa::Isa, $($arg: $ty),*) {
             use $crate::isa::Isa;
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn avx2<$($element: $bound)?>($($arg: $ty),*) {
+            unsafe fn avx2<$($element: $bound),*>($($arg: $ty),*) {
                 // SAFETY: the caller keeps the body's contract, and this function has the instructions.
-                unsafe { $body::<$crate::simd::Avx2 $(, $element)?>($($arg),*) }
+                unsafe { $body::<$crate::simd::Avx2 $(, $element)*>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-            unsafe fn avx512<$($element: $bound)?>($($arg: $ty),*) {
+            unsafe fn avx512<$($element: $bound),*>($($arg: $ty),*) {
                 // SAFETY: as above.
-                unsafe { $body::<$crate::simd::Avx512 $(, $element)?>($($arg),*) }
+                unsafe { $body::<$crate::simd::Avx512 $(, $element)*>($($arg),*) }
             }
             // SAFETY: the caller keeps the body's contract and has checked that the CPU has `isa`.
             unsafe {
                 match isa {
-                    Isa::Scalar => $body::<$crate::simd::Scalar $(, $element)?>($($arg),*),
+                    Isa::Scalar => $body::<$crate::simd::Scalar $(, $element)*>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => avx2::<$($element)?>($($arg),*),
+                    Isa::Avx2 => avx2::<$($element),*>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => avx512::<$($element)?>($($arg),*),
+                    Isa::Avx512 => avx512::<$($element),*>($($arg),*),
                     #[cfg(not(target_arch = "x86_64"))]
                     Isa::Avx2 | Isa::Avx512 => unreachable!("a team's path exists on its CPU"),
                 }

@@ -69,11 +69,20 @@ impl Simd for Scalar {
         lanes!(|i| f32::from_bits(u32::from(h[i]) << 16))
     }
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self::F {
+        lanes!(|i| {
+            let code = u32::from(*p.add(i));
+            f32::from_bits((code & 0x7f) << 20 | (code & 0x80) << 24)
+        })
+    }
+    #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: Self::F) {
         for (i, lane) in v.iter().enumerate() {
             *p.add(i) = f16::from_f32(*lane).to_bits();
         }
     }
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
 
     #[inline(always)]
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
