@@ -13,7 +13,10 @@ use crate::team::{Output, Team};
 /// Parts into which each thread's share of a buffer is cut, so that a thread that was held up leaves its rest to others.
 const PIECES: usize = 8;
 
-/// Bytes that one turn of the reading loop takes on every path: a multiple of all vectors and accumulators.
+/// Places from which a thread reads at once: memory answers several streams sooner than one, and products have several.
+const STREAMS: usize = 4;
+
+/// Bytes of which a piece is a multiple: on every path each stream then ends with a whole turn of the reading loop.
 const STRIDE: usize = 1024;
 
 /// A block of memory to be read from its beginning to its end by all threads of a team.
@@ -81,8 +84,8 @@ pub fn multiply_adds(turns: usize, team: &Team) -> f64 {
 /// Multiply-adds in flight: more than latency times throughput of any processor, and fewer than there are registers.
 const CHAINS: usize = 12;
 
-/// Vectors that are summed apart, so that no addition waits for the one before it.
-const SUMS: usize = 8;
+/// Vectors of a stream that are summed apart: with all streams, no addition waits for the one before it.
+const SUMS: usize = 2;
 
 for_isa!(fn sum_on[](p: *const f32, n: usize, to: *mut f32) = sum);
 for_isa!(fn fma_on[](turns: usize, to: *mut f32) = fma);
@@ -94,15 +97,16 @@ for_isa!(fn lanes_on[](to: *mut usize) = lanes);
 unsafe fn sum<S: Simd>(p: *const f32, n: usize, to: *mut f32) {
     // SAFETY: the caller keeps the contract.
     unsafe {
-        let mut sums = [S::splat(0.0); SUMS];
-        let mut at = 0;
-        while at < n {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = S::add(*sum, S::load(p.add(at + i * S::LANES)));
+        let mut sums = [[S::splat(0.0); SUMS]; STREAMS];
+        let stream = n / STREAMS;
+        for at in (0..stream).step_by(SUMS * S::LANES) {
+            for (from, sums) in sums.iter_mut().enumerate() {
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::add(*sum, S::load(p.add(from * stream + at + i * S::LANES)));
+                }
             }
-            at += SUMS * S::LANES;
         }
-        *to = sums.iter().map(|sum| S::sum(*sum)).sum();
+        *to = sums.iter().flatten().map(|sum| S::sum(*sum)).sum();
     }
 }
 
