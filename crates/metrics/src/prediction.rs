@@ -17,9 +17,10 @@ pub struct RowCosts {
     pub sequences: usize,
     /// Tokens in the cache of each before the new rows.
     pub context: usize,
-    /// Median nanoseconds of a target forward of 1, 2, 3 and so on rows for each sequence.
+    /// Median nanoseconds of a target forward of 1, 2, 3 and so on rows for each sequence: of one after another such, of n
+    /// after n - 1 draft forwards.
     pub target_ns: Vec<f64>,
-    /// Median nanoseconds of a draft forward of one row for each sequence, measured in turns with the target's.
+    /// Median nanoseconds of those draft forwards, of one row for each sequence.
     pub draft_ns: Option<f64>,
 }
 

@@ -9,6 +9,9 @@ use specquant_metrics::RowCosts;
 const REPEATS: usize = 15;
 
 /// The costs of a target and its draft model. `None` where one of them has no room for a second row.
+///
+/// Forwards are timed where they stand in a run, since what ran before decides what the caches hold: a single row after
+/// another, and n rows after n - 1 forwards of the draft.
 pub(crate) fn costs(target: &mut dyn Model, draft: &mut dyn Model, wanted: Sweep) -> Result<Option<RowCosts>> {
     let sweep = wanted.within(target).within(draft);
     if sweep.rows < 2 {
@@ -21,10 +24,16 @@ pub(crate) fn costs(target: &mut dyn Model, draft: &mut dyn Model, wanted: Sweep
     let clock = Wall::start();
     let (mut of_target, mut of_draft) = (vec![Vec::new(); sweep.rows], Vec::new());
     for turn in 0..REPEATS {
-        for (all, ns) in of_target.iter_mut().zip(sweep.run(target, &clock, turn)?) {
-            all.push(ns);
+        for at in 1..=sweep.rows {
+            let rows = if turn % 2 == 0 { at } else { sweep.rows + 1 - at };
+            if rows == 1 {
+                sweep.time(target, &clock, 1)?;
+            }
+            for _ in 1..rows {
+                of_draft.push(single.time(draft, &clock, 1)?);
+            }
+            of_target[rows - 1].push(sweep.time(target, &clock, rows)?);
         }
-        of_draft.extend(single.run(draft, &clock, turn)?);
     }
     Ok(Some(RowCosts {
         sequences: sweep.sequences,
@@ -34,7 +43,7 @@ pub(crate) fn costs(target: &mut dyn Model, draft: &mut dyn Model, wanted: Sweep
     }))
 }
 
-/// The middle one of an odd number of values.
+/// The middle one of the values, the upper one of an even number.
 fn median(mut values: Vec<u64>) -> f64 {
     values.sort_unstable();
     values[values.len() / 2] as f64
