@@ -80,7 +80,10 @@ fn memory(team: &Team) -> Result<()> {
     let reading = Reading::new(least, team)?;
     let bytes: Vec<u8> = numbers(outputs * inputs).iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
     let matrix = DenseMatrix { name: "w", outputs, inputs, dtype: Dtype::F16, bytes: &bytes };
-    println!("  linear {inputs} -> {outputs}, over {} MiB: share of read bandwidth by one row, T(n) / T(1)", least >> 20);
+    println!(
+        "  linear {inputs} -> {outputs}, over {} MiB: share of read bandwidth by one row, T(n) / T(1)",
+        least >> 20
+    );
     for format in WeightFormat::ALL {
         let first = Flex::pack(&[matrix], format, Quantizer::Rtn, team)?;
         let size = first.bytes();

@@ -10,6 +10,7 @@ use specquant_core::{Quantizer, SlotCopy, WeightFormat};
 
 use crate::attention::attend;
 use crate::backend::{Backend, DenseMatrix, Heads, KvShape};
+use crate::bare;
 use crate::kv_store::KvStore;
 use crate::linear::linear;
 use crate::norm::norm;
@@ -123,11 +124,8 @@ fn values(x: &FlexTensor) -> &[f32] {
 /// # Safety
 /// `fill` must write as many elements as `shape` has, or panic.
 unsafe fn filled(shape: [usize; 2], fill: impl FnOnce(*mut f32)) -> Tensor<Flex, 2> {
-    let elements = shape[0] * shape[1];
-    let mut values: Vec<f32> = Vec::with_capacity(elements);
-    fill(values.as_mut_ptr());
-    // SAFETY: the capacity suffices, and the caller promises that the elements are written.
-    unsafe { values.set_len(elements) };
+    // SAFETY: the caller keeps the contract.
+    let values = unsafe { bare::filled(shape[0] * shape[1], fill) };
     let primitive = FlexTensor::from_data(TensorData::new(values, shape));
     Tensor::from_primitive(TensorPrimitive::Float(primitive))
 }

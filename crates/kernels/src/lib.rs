@@ -12,6 +12,7 @@
 
 mod attention;
 mod backend;
+pub mod bare;
 mod buffer;
 mod codec;
 mod exp;
