@@ -66,6 +66,10 @@ pub(crate) enum ModelCommand {
     },
     /// The logits after a sequence of token ids.
     Logits(LogitsArgs),
+    /// Write a model of a larger shape that answers as a trained one does: for its speed, without a download.
+    Grow(GrowArgs),
+    /// Say whether two models of one vocabulary have the same likeliest tokens along the bundled prompts.
+    Compare(CompareArgs),
 }
 
 /// Comparisons that have a name.
@@ -254,6 +258,65 @@ pub(crate) struct QualityArgs {
     /// Tokens in a chunk; the second half of each is scored.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
     pub(crate) chunk: usize,
+    /// Worker threads; 0 takes one for each physical core.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// Flags of `model grow`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct GrowArgs {
+    /// The model that grows: a Hugging Face folder, bundled:target or bundled:draft.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) from: String,
+    /// A known shape: 110m, 350m, 1b, 3b or 13b; the vocabulary stays. The flags below change it.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) like: Option<String>,
+    /// Width of the residual stream.
+    #[arg(long, value_name = "N")]
+    pub(crate) hidden: Option<usize>,
+    /// Decoder layers.
+    #[arg(long, value_name = "N")]
+    pub(crate) layers: Option<usize>,
+    /// Query heads.
+    #[arg(long, value_name = "N")]
+    pub(crate) heads: Option<usize>,
+    /// Key-value heads.
+    #[arg(long, value_name = "N")]
+    pub(crate) kv_heads: Option<usize>,
+    /// Elements of a head, a multiple of the old.
+    #[arg(long, value_name = "N")]
+    pub(crate) head_dim: Option<usize>,
+    /// Width of the feed-forward layer.
+    #[arg(long, value_name = "N")]
+    pub(crate) intermediate: Option<usize>,
+    /// Positions; more than the model was trained on serve timing only.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_position: Option<usize>,
+    /// What the filler is drawn from; the same seed gives the same bytes.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// A folder that is empty or not there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+}
+
+/// Flags of `model compare`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CompareArgs {
+    /// A Hugging Face folder, bundled:target or bundled:draft; its greedy continuations are followed.
+    pub(crate) first: String,
+    /// The other model.
+    pub(crate) second: String,
+    /// Weight format of both.
+    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    pub(crate) weights: String,
+    /// How many of the bundled prompts are run.
+    #[arg(long, default_value_t = 96, value_name = "N")]
+    pub(crate) num_prompts: usize,
+    /// Tokens by which each is continued.
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub(crate) max_new_tokens: usize,
     /// Worker threads; 0 takes one for each physical core.
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,

@@ -7,6 +7,7 @@ mod build;
 mod device;
 mod doctor;
 mod generate;
+mod grow;
 mod inspect;
 mod interrupt;
 mod metrics;
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
         Command::Quality(quality) => quality::quality(&quality, args.json),
         Command::Model { command: ModelCommand::Info { model } } => inspect::info(&model, args.json),
         Command::Model { command: ModelCommand::Logits(logits) } => inspect::logits(&logits, args.json),
+        Command::Model { command: ModelCommand::Grow(args) } => grow::grow(&args, json),
+        Command::Model { command: ModelCommand::Compare(args) } => grow::compare(&args, json),
     };
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,

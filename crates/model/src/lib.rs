@@ -6,11 +6,13 @@
 mod bundled;
 mod config;
 mod decoder;
+mod grow;
 mod load;
 mod rows;
 mod tokenizer;
 
 pub use bundled::bundled;
 pub use config::Config;
+pub use grow::{Grown, Shape, grow};
 pub use load::{DtypeSize, FileSize, LoadOptions, ModelFiles, Summary, load};
 pub use tokenizer::{Tokenizer, same_vocabulary};

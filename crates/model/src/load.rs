@@ -16,9 +16,10 @@ use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, KvShape, RopeTable, 
 
 use crate::config::Config;
 use crate::decoder::{Decoder, Layer};
-use check::{EMBEDDING, FINAL_NORM, check, head, in_layer};
-use checkpoint::Checkpoint;
+use check::head;
 
+pub(crate) use check::{EMBEDDING, FINAL_NORM, HEAD, check, in_layer};
+pub(crate) use checkpoint::Checkpoint;
 pub use files::ModelFiles;
 pub use summary::{DtypeSize, FileSize, Summary};
 
@@ -173,7 +174,7 @@ impl<B: Backend> Weights<'_, B> {
 }
 
 /// The elements of a stored tensor as f32, which holds all three types exactly.
-fn widen(stored: &DenseMatrix<'_>) -> Vec<f32> {
+pub(crate) fn widen(stored: &DenseMatrix<'_>) -> Vec<f32> {
     let halves = stored.bytes.as_chunks::<2>().0;
     match stored.dtype {
         Dtype::F32 => stored.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),

@@ -12,7 +12,7 @@ use crate::config::Config;
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";
-const HEAD: &str = "lm_head.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
 
 /// The tensor that turns the last hidden state into logits.
 pub(crate) fn head(config: &Config) -> &'static str {
