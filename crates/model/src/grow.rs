@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::load::{Checkpoint, ModelFiles};
 use axis::Axes;
-use tensors::{Plan, plans};
+use tensors::{Plan, Planner};
 
 /// The dimensions of a Llama model that can grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub fn grow(
     let axes = Axes::new(&old, shape)?;
     let checkpoint = Checkpoint::open(files)?;
     crate::load::check(&checkpoint, &old)?;
-    let plans = plans(&old, shape, &axes, &checkpoint)?;
+    let plans = Planner { old: &old, new: shape, axes: &axes, checkpoint: &checkpoint }.plans()?;
     let config = config(files, &old, shape, seed)?;
     let existed = folder.exists();
     let place = || format!("{}", folder.display());

@@ -1,6 +1,8 @@
 //! An enlarged model answers as the one it comes from: to the bit where heads keep their width and the residual's grows by a
 //! power of four, else nearly.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 

@@ -38,18 +38,75 @@ pub(super) struct Plan<'a> {
     filler: Filler,
 }
 
-/// Every tensor of the enlarged model.
-pub(super) fn plans<'a>(
-    old: &Config,
-    new: &Shape,
-    axes: &'a Axes,
-    checkpoint: &Checkpoint<'_>,
-) -> Result<Vec<Plan<'a>>> {
-    let plan = |name: &str, source: &str, rows: &Axis, columns: &'a Axis, filler: Filler| -> Result<Plan<'a>> {
+/// What the plans follow from.
+pub(super) struct Planner<'a> {
+    pub(super) old: &'a Config,
+    pub(super) new: &'a Shape,
+    pub(super) axes: &'a Axes,
+    pub(super) checkpoint: &'a Checkpoint<'a>,
+}
+
+impl<'a> Planner<'a> {
+    /// Every tensor of the enlarged model.
+    ///
+    /// # Errors
+    /// When the checkpoint lacks one.
+    pub(super) fn plans(&self) -> Result<Vec<Plan<'a>>> {
+        let (old, residual) = (self.old, &self.axes.residual);
+        let vocabulary: Axis = (0..old.vocab_size).map(Some).collect();
+        let mut plans = vec![self.plan(EMBEDDING, EMBEDDING, (&vocabulary, residual), Filler::Zero)?];
+        for layer in 0..self.new.layers {
+            plans.extend(self.layer(layer)?);
+        }
+        plans.push(self.norm(FINAL_NORM, FINAL_NORM)?);
+        if !old.tie_word_embeddings {
+            plans.push(self.plan(HEAD, HEAD, (&vocabulary, residual), Filler::Random)?);
+        }
+        Ok(plans)
+    }
+
+    fn layer(&self, layer: usize) -> Result<Vec<Plan<'a>>> {
+        let Axes { residual, inner, query, key, value, mixed } = self.axes;
+        let from = layer % self.old.num_hidden_layers;
+        let matrices = [
+            ("self_attn.q_proj", (query, residual), Filler::Random),
+            ("self_attn.k_proj", (key, residual), Filler::Columns),
+            ("self_attn.v_proj", (value, residual), Filler::Random),
+            ("self_attn.o_proj", (residual, mixed), Filler::Zero),
+            ("mlp.gate_proj", (inner, residual), Filler::Random),
+            ("mlp.up_proj", (inner, residual), Filler::Random),
+            ("mlp.down_proj", (residual, inner), Filler::Zero),
+        ];
+        let mut plans = Vec::new();
+        for (part, axes, filler) in matrices {
+            let plan = self.plan(&in_layer(layer, part), &in_layer(from, part), axes, filler)?;
+            plans.push(Plan { old: layer == from, ..plan });
+        }
+        // Scores are divided by the root of the new width.
+        let scale = (self.new.head_dim as f64 / self.old.head_dim as f64).sqrt();
+        plans[0].factor = scale as f32;
+        if scale.log2().fract() != 0.0 {
+            // Sixteen bits would round every weight of the query projection.
+            plans[0].dtype = Dtype::F32;
+        }
+        for part in ["input_layernorm", "post_attention_layernorm"] {
+            plans.push(self.norm(&in_layer(layer, part), &in_layer(from, part))?);
+        }
+        Ok(plans)
+    }
+
+    fn norm(&self, name: &str, source: &str) -> Result<Plan<'a>> {
+        let factor = (self.old.hidden_size as f64 / self.new.hidden as f64).sqrt() as f32;
+        let one = self.plan(name, source, (&vec![Some(0)], &self.axes.residual), Filler::Again)?;
+        Ok(Plan { shape: vec![self.new.hidden], dtype: Dtype::F32, factor, ..one })
+    }
+
+    fn plan(&self, name: &str, source: &str, axes: (&Axis, &'a Axis), filler: Filler) -> Result<Plan<'a>> {
+        let (rows, columns) = axes;
         Ok(Plan {
             name: name.to_string(),
             shape: vec![rows.len(), columns.len()],
-            dtype: checkpoint.matrix(source)?.dtype,
+            dtype: self.checkpoint.matrix(source)?.dtype,
             source: source.to_string(),
             rows: rows.clone(),
             columns,
@@ -57,44 +114,7 @@ pub(super) fn plans<'a>(
             factor: 1.0,
             filler,
         })
-    };
-    let norm = |name: &str, source: &str| -> Result<Plan<'a>> {
-        let factor = (old.hidden_size as f64 / new.hidden as f64).sqrt() as f32;
-        let one = plan(name, source, &vec![Some(0)], &axes.residual, Filler::Again)?;
-        Ok(Plan { shape: vec![new.hidden], dtype: Dtype::F32, factor, ..one })
-    };
-    let vocabulary: Axis = (0..old.vocab_size).map(Some).collect();
-    let mut plans = vec![plan(EMBEDDING, EMBEDDING, &vocabulary, &axes.residual, Filler::Zero)?];
-    let scale = (new.head_dim as f64 / old.head_dim as f64).sqrt();
-    for layer in 0..new.layers {
-        let from = layer % old.num_hidden_layers;
-        let (name, source) = (|part: &str| in_layer(layer, part), |part: &str| in_layer(from, part));
-        let mut add = |part: &str, rows: &Axis, columns: &'a Axis, filler: Filler| -> Result<()> {
-            let plan = plan(&name(part), &source(part), rows, columns, filler)?;
-            plans.push(Plan { old: layer == from, ..plan });
-            Ok(())
-        };
-        add("self_attn.q_proj", &axes.query, &axes.residual, Filler::Random)?;
-        add("self_attn.k_proj", &axes.key, &axes.residual, Filler::Columns)?;
-        add("self_attn.v_proj", &axes.value, &axes.residual, Filler::Random)?;
-        add("self_attn.o_proj", &axes.residual, &axes.mixed, Filler::Zero)?;
-        add("mlp.gate_proj", &axes.inner, &axes.residual, Filler::Random)?;
-        add("mlp.up_proj", &axes.inner, &axes.residual, Filler::Random)?;
-        add("mlp.down_proj", &axes.residual, &axes.inner, Filler::Zero)?;
-        let query = plans.len() - 7;
-        plans[query].factor = scale as f32;
-        if scale.log2().fract() != 0.0 {
-            // Sixteen bits would round every weight of the query projection.
-            plans[query].dtype = Dtype::F32;
-        }
-        plans.push(norm(&name("input_layernorm"), &source("input_layernorm"))?);
-        plans.push(norm(&name("post_attention_layernorm"), &source("post_attention_layernorm"))?);
     }
-    plans.push(norm(FINAL_NORM, FINAL_NORM)?);
-    if !old.tie_word_embeddings {
-        plans.push(plan(HEAD, HEAD, &vocabulary, &axes.residual, Filler::Random)?);
-    }
-    Ok(plans)
 }
 
 impl Plan<'_> {
