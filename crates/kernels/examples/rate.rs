@@ -1,6 +1,6 @@
 //! Prints what one call of each operation costs: `cargo run --release -p specquant-kernels --example rate [PATH]`.
 //!
-//! Each figure is the median of many calls on this machine as it is now; matrices that fit in cache stay there, so that
+//! Each figure is the fastest tenth of many calls on this machine as it is now; matrices that fit in cache stay there, so that
 //! GB/s (of weight bytes) is a cache figure for the small ones. PATH is scalar, avx2 or avx512; the default is the best.
 
 use std::time::Instant;
@@ -10,7 +10,7 @@ use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData};
 use half::f16;
 use specquant_core::{KvDtype, Quantizer, WeightFormat};
-use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, Isa, KvShape, Reading, RopeTable, Team};
+use specquant_kernels::{Backend, DenseMatrix, Dtype, Heads, Isa, KvShape, RopeTable, Team};
 
 fn main() -> Result<()> {
     let isa = match std::env::args().nth(1) {
@@ -23,11 +23,7 @@ fn main() -> Result<()> {
     for threads in [1, 2] {
         let team = Team::new(threads, isa)?;
         println!("{isa}, {threads} thread(s)");
-        println!("  dispatch of two empty parts {:8.2} us", median(|| team.run(usize::MAX, 2, &|_| ())));
-        if std::env::args().nth(2).is_some_and(|only| only == "memory") {
-            memory(&team)?;
-            continue;
-        }
+        println!("  dispatch of two empty parts {:8.2} us", fast(|| team.run(usize::MAX, 2, &|_| ())));
         linears(&team)?;
         formats(&team)?;
         row_wise(&team);
@@ -45,7 +41,7 @@ fn linears(team: &Team) -> Result<()> {
         print!("  {inputs:5} -> {outputs:5}");
         for rows in [1, 2, 5, 16, 128] {
             let x = tensor(rows, inputs);
-            let time = median(|| drop(Flex::linear(x.clone(), &w, team)));
+            let time = fast(|| drop(Flex::linear(x.clone(), &w, team)));
             let flops = 2.0 * (rows * inputs * outputs) as f64;
             print!("  {rows:4}: {time:8.1} ({:5.1}, {:5.1})", w.bytes() as f64 / time / 1e3, flops / time / 1e3);
         }
@@ -65,58 +61,11 @@ fn formats(team: &Team) -> Result<()> {
         print!("  {format:14}");
         for rows in [1, 2, 5, 9, 16, 128] {
             let x = tensor(rows, inputs);
-            let time = median(|| drop(Flex::linear(x.clone(), &w, team)));
+            let time = fast(|| drop(Flex::linear(x.clone(), &w, team)));
             let flops = 2.0 * (rows * inputs * outputs) as f64;
             print!("  {rows:4}: {time:8.1} ({:5.1}, {:5.1})", w.bytes() as f64 / time / 1e3, flops / time / 1e3);
         }
         println!();
-    }
-    Ok(())
-}
-
-/// Products that rotate over more weights than any cache holds, in turns with a pass that only reads.
-fn memory(team: &Team) -> Result<()> {
-    let (inputs, outputs, least) = (2048, 8192, 256 << 20);
-    let reading = Reading::new(least, team)?;
-    let bytes: Vec<u8> = numbers(outputs * inputs).iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
-    let matrix = DenseMatrix { name: "w", outputs, inputs, dtype: Dtype::F16, bytes: &bytes };
-    println!(
-        "  linear {inputs} -> {outputs}, over {} MiB: share of read bandwidth by one row, T(n) / T(1)",
-        least >> 20
-    );
-    for format in WeightFormat::ALL {
-        let first = Flex::pack(&[matrix], format, Quantizer::Rtn, team)?;
-        let size = first.bytes();
-        let mut all = vec![first];
-        while all.len() * size < least {
-            all.push(Flex::pack(&[matrix], format, Quantizer::Rtn, team)?);
-        }
-        let rows = [1, 2, 5, 9];
-        let x = rows.map(|rows| tensor(rows, inputs));
-        let mut samples: Vec<Vec<f64>> = vec![Vec::new(); 1 + rows.len()];
-        for _ in 0..7 {
-            let start = Instant::now();
-            assert!(reading.pass(team) > 0.0);
-            samples[0].push(start.elapsed().as_secs_f64() / reading.bytes() as f64);
-            for (x, samples) in x.iter().zip(&mut samples[1..]) {
-                let start = Instant::now();
-                all.iter().for_each(|w| drop(Flex::linear(x.clone(), w, team)));
-                samples.push(start.elapsed().as_secs_f64() / (all.len() * size) as f64);
-            }
-        }
-        let time = samples.iter_mut().map(|samples| {
-            samples.sort_by(f64::total_cmp);
-            samples[samples.len() / 10]
-        });
-        let time: Vec<f64> = time.collect();
-        println!(
-            "  {format:14} read {:5.1} GB/s, one row {:5.2} of it, T(2) {:4.2}, T(5) {:4.2}, T(9) {:4.2}",
-            1e-9 / time[0],
-            time[0] / time[1],
-            time[2] / time[1],
-            time[3] / time[1],
-            time[4] / time[1]
-        );
     }
     Ok(())
 }
@@ -130,10 +79,10 @@ fn row_wise(team: &Team) {
         let positions: Vec<u32> = (0..rows as u32).collect();
         println!(
             "  {rows:4} rows: norm 256 {:6.2} us, silu_mul 640 {:6.2} us, rope 8+4 heads {:6.2} us, add {:6.2} us",
-            median(|| drop(Flex::norm(&x, &weight, 1e-5, team))),
-            median(|| drop(Flex::silu_mul(gate_up.clone(), team))),
-            median(|| drop(Flex::rope(qkv.clone(), &heads, &table, &positions, team))),
-            median(|| drop(x.clone() + x.clone())),
+            fast(|| drop(Flex::norm(&x, &weight, 1e-5, team))),
+            fast(|| drop(Flex::silu_mul(gate_up.clone(), team))),
+            fast(|| drop(Flex::rope(qkv.clone(), &heads, &table, &positions, team))),
+            fast(|| drop(x.clone() + x.clone())),
         );
     }
 }
@@ -148,7 +97,7 @@ fn attention(team: &Team) -> Result<()> {
         for (rows, context) in [(1, 64), (1, 512), (5, 512), (128, 128), (1, slots)] {
             let lists: Vec<&[u32]> = (0..rows).map(|row| &all[..context - rows + 1 + row]).collect();
             let qkv = tensor(rows, heads.width());
-            let time = median(|| drop(Flex::attend(&qkv, &heads, &store, 0, &lists, team)));
+            let time = fast(|| drop(Flex::attend(&qkv, &heads, &store, 0, &lists, team)));
             let keys: usize = lists.iter().map(|list| list.len()).sum();
             println!(
                 "  attend {:2}/{} heads of {:2}: {rows:3} rows, context {context:4}: {time:8.1} us, {:5.1} GFLOP/s",
@@ -170,8 +119,8 @@ fn tensor(rows: usize, columns: usize) -> Tensor<Flex, 2> {
     Tensor::from_data(TensorData::new(numbers(rows * columns), [rows, columns]), &Default::default())
 }
 
-/// Microseconds of one call: the median of samples over at least 0.15 s.
-fn median(mut call: impl FnMut()) -> f64 {
+/// Microseconds of one call: the end of the fastest tenth of samples over at least 0.15 s.
+fn fast(mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut warm = 0;
     while start.elapsed().as_secs_f64() < 0.02 || warm < 3 {
