@@ -34,15 +34,18 @@ pub fn conclusion(record: &Record) -> String {
     lines.join("\n")
 }
 
-/// The decode rates of plain cells against plain f16.
+/// The decode rates of plain cells against their control.
 fn formats(record: &Record, names: &Names) -> Option<String> {
-    let plain = record.arms.iter().filter(|arm| arm.spec.speculation == Speculation::Off);
+    let plain: Vec<&Arm> = record.arms.iter().filter(|arm| arm.spec.speculation == Speculation::Off).collect();
+    // Runs of several targets or batchings have a control for each.
+    let controls: Vec<&&Arm> = plain.iter().filter(|arm| arm.vs_control.is_none()).collect();
+    let control = if let [one] = controls[..] { names.control(&one.spec) } else { "its control".to_string() };
     let compare = |arm: &Arm| {
         let ratio = interval(&arm.vs_control.as_ref()?.decode);
         Some(format!("{} {ratio}{}", names.control(&arm.spec), cost(arm)))
     };
-    let ratios: Vec<String> = plain.filter_map(compare).collect();
-    (!ratios.is_empty()).then(|| format!("=> Plain decode against f16: {}.", ratios.join("; ")))
+    let ratios: Vec<String> = plain.into_iter().filter_map(compare).collect();
+    (!ratios.is_empty()).then(|| format!("=> Plain decode against {control}: {}.", ratios.join("; ")))
 }
 
 /// Which cell serves most requests within the latency limits.

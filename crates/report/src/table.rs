@@ -257,6 +257,8 @@ fn verdict(verdict: &Verdict) -> String {
 
 #[cfg(test)]
 mod tests {
+    use specquant_core::{RunSpec, WeightFormat};
+
     use super::*;
     use crate::sample::log;
     use crate::{Check, Log, caution, conclusion, latency, trust};
@@ -289,6 +291,23 @@ mod tests {
         let one = Record::derive(&Log { ended: None, ..log(1, 15) }).unwrap();
         insta::assert_snapshot!("one_round", format!("{}\n{}", header(&one), conclusion(&one)));
     }
+
+    #[test]
+    fn formats_are_compared_with_the_control_by_its_name() {
+        let first = |change: fn(&mut [RunSpec])| {
+            let mut log = log(3, 15);
+            change(&mut log.run.cells);
+            conclusion(&Record::derive(&log).unwrap()).lines().next().unwrap().to_string()
+        };
+        assert_eq!(first(|_| ()), "=> Plain decode against f16: f32 0.50x [0.50, 0.50].");
+        // Without f16 the first plain cell is the control.
+        let bf16 = first(|cells| cells[..2].iter_mut().for_each(|cell| cell.weights = WeightFormat::Bf16));
+        assert_eq!(bf16, "=> Plain decode against bf16: f32 0.50x [0.50, 0.50].");
+        // Two targets have a control each.
+        let targets = first(|cells| (cells[1].target, cells[1].speculation) = ("b".into(), Speculation::Off));
+        assert_eq!(targets, "=> Plain decode against its control: f32, target bundled 0.50x [0.50, 0.50].");
+    }
+
     #[test]
     fn limits_name_the_cell_that_serves_most() {
         let conclude = |slo: &str| {
