@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use anyhow::Result;
-use specquant_core::{Batch, Dist, Model, Run, Score, Scores, SeqId, SlotCopy, Use, dist};
+use anyhow::{Context, Result};
+use specquant_core::{Batch, Model, ModelInfo, Run, Score, Scores, SeqId, SlotCopy, Use};
 use specquant_kv::{Allocator, Full, Keep, Limit};
 
 use crate::{Ask, Draft, Proposer, Sequence};
@@ -88,19 +88,26 @@ impl<'a> DraftModel<'a> {
     }
 }
 
-/// Draws the next draft token of `making` from its scores.
-fn draw(making: &mut Making<'_>, draft: &mut Draft, scores: &Scores) {
+/// Draws the next draft token of `making` from its scores, where these are of tokens.
+///
+/// # Errors
+/// When the scores are not finite: such a draft would only look like a bad one.
+fn draw(making: &mut Making<'_>, draft: &mut Draft, scores: &Scores, model: &ModelInfo) -> Result<()> {
     let ask = making.question;
-    let dist = match scores {
-        Scores::Greedy(rows) => Dist::Point(rows[0].id),
-        Scores::Logits(rows) => dist(&rows[0], &ask.sampling),
-    };
     let position = ask.tokens.len() + draft.tokens.len();
+    let dists = scores.dists(&ask.sampling).with_context(|| {
+        format!(
+            "{} in {}: the draft's logits are not finite at position {position}: its weights are damaged or overflow",
+            model.name, model.weights
+        )
+    })?;
+    let Some(dist) = dists.into_iter().next() else { return Ok(()) };
     let token = dist.sample(ask.rng.uniform(position, Use::Draft));
     draft.tokens.push(token);
     draft.dists.push(dist);
     making.feed = vec![token];
     making.wanted -= 1;
+    Ok(())
 }
 
 impl Proposer for DraftModel<'_> {
@@ -121,9 +128,7 @@ impl Proposer for DraftModel<'_> {
         while !makings.is_empty() {
             let scores = self.run(&makings)?;
             for (making, scores) in makings.iter_mut().zip(&scores) {
-                if scores.rows() > 0 {
-                    draw(making, &mut drafts[making.ask], scores);
-                }
+                draw(making, &mut drafts[making.ask], scores, self.model.info())?;
             }
             makings.retain(|making| making.wanted > 0);
         }

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use specquant_core::{
     Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reach, Reason, Rows, Run, Score, Scores, SeqId,
-    SlotCopy, Text, TextSize, dist,
+    SlotCopy, Text, TextSize,
 };
 use specquant_kv::{Allocator, Keep};
 
@@ -247,7 +247,14 @@ impl<'a> Engine<'a> {
     /// The target's distributions for each sequence; none for one that was not scored.
     fn distributions(&self, scores: &[Scores]) -> Result<Vec<Vec<Dist>>> {
         let of = |(seq, scores): (&Sequence, &Scores)| {
-            distributions(scores, seq).with_context(|| self.parts.target.info().name.clone())
+            scores.dists(&seq.request.sampling).with_context(|| {
+                format!(
+                    "{}: the target's logits are not finite at position {} of request {}: its weights are damaged or overflow",
+                    self.parts.target.info().name,
+                    seq.tokens.len(),
+                    seq.request.id
+                )
+            })
         };
         self.running.iter().zip(scores).map(of).collect()
     }
@@ -320,27 +327,6 @@ impl<'a> Engine<'a> {
     pub(crate) fn log_at(&mut self, at: u64, kind: EventKind) {
         self.events.push(Event { at, kind });
     }
-}
-
-/// The target's distribution at each scored row.
-fn distributions(scores: &Scores, seq: &Sequence) -> Result<Vec<Dist>> {
-    let (dists, sound): (Vec<Dist>, bool) = match scores {
-        Scores::Greedy(rows) => {
-            (rows.iter().map(|row| Dist::Point(row.id)).collect(), rows.iter().all(|row| row.logit.is_finite()))
-        }
-        Scores::Logits(rows) => {
-            let dists: Vec<Dist> = rows.iter().map(|row| dist(row, &seq.request.sampling)).collect();
-            let sound = dists.iter().all(Dist::is_finite) && !rows.iter().flatten().any(|logit| logit.is_nan());
-            (dists, sound)
-        }
-    };
-    ensure!(
-        sound,
-        "the target's logits are not finite at position {} of request {}: its weights are damaged or overflow",
-        seq.tokens.len(),
-        seq.request.id
-    );
-    Ok(dists)
 }
 
 /// The logit of the token that a greedy row chose; 0 where tokens are sampled.

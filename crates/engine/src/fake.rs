@@ -35,6 +35,13 @@ pub(crate) enum Rule {
         /// The positions whose prediction is wrong.
         at: Vec<usize>,
     },
+    /// Random logits; those after a token have a NaN among them.
+    Holed {
+        /// Two models with one seed are the same model.
+        seed: u64,
+        /// The token.
+        after: u32,
+    },
     /// Logits of a few whole numbers, so that nearly every row has an exact tie for its best token.
     Ties {
         /// Two models with one seed are the same model.
@@ -97,6 +104,10 @@ impl Fake {
             Rule::Wrong { target: (seed, spread), at } => {
                 let sign = if at.contains(&history.len()) { -1.0 } else { 1.0 };
                 random(*seed, *spread).map(|logit| sign * logit).collect()
+            }
+            Rule::Holed { seed, after } => {
+                let hole = |id: usize| id == 1 && history.last() == Some(after);
+                random(*seed, 8.0).enumerate().map(|(id, logit)| if hole(id) { f32::NAN } else { logit }).collect()
             }
             Rule::Ties { seed, levels } => random(*seed, f32::from(*levels)).map(f32::floor).collect(),
             Rule::Script(tokens) => {

@@ -6,7 +6,8 @@ use specquant_kv::Full;
 
 use crate::{Draft, Sequence};
 
-/// Offers draft tokens. It can slow a request down but never change or fail it.
+/// Offers draft tokens. It can slow a request down but never change it, and fails it only where a draft cannot be measured at
+/// all, as with broken weights.
 pub trait Proposer {
     /// Starts a sequence. On `Full` there is no room for it yet; it runs without drafts and may be opened later.
     fn open(&mut self, seq: &Sequence) -> Result<(), Full>;

@@ -16,7 +16,8 @@ pub struct Chunk<'a> {
 /// [`Perplexity`] describes.
 ///
 /// # Errors
-/// A chunk that is longer than a model's context or KV cache, a text shorter than a chunk, a model that fails.
+/// A chunk that is longer than a model's context or KV cache, a text shorter than a chunk, a model that fails, logits that
+/// are not finite.
 pub fn study(
     models: &mut [&mut dyn Model],
     ids: &[u32],
@@ -39,19 +40,14 @@ pub fn study(
 /// Perplexity of `ids` in chunks of `chunk` tokens, at most the model's context and its KV slots.
 ///
 /// # Errors
-/// As for [`study`], and where the likelihood is not finite.
+/// As for [`study`].
 pub fn perplexity(model: &mut dyn Model, ids: &[u32], chunk: usize) -> Result<Perplexity> {
     let mut likelihood = Likelihood::default();
     study(&mut [model], ids, chunk, &mut |chunk| {
         likelihood.add(&chunk.predicted[0], chunk.next);
         Ok(())
     })?;
-    let (perplexity, name) = (likelihood.perplexity(chunk), &model.info().name);
-    ensure!(
-        perplexity.nll.is_finite(),
-        "{name}: the text has no finite likelihood: its weights are damaged or overflow"
-    );
-    Ok(perplexity)
+    Ok(likelihood.perplexity(chunk))
 }
 
 /// Runs a few tokens and looks at every logit: weights that are damaged or overflow show at once.
@@ -90,7 +86,15 @@ fn second_half(model: &mut dyn Model, ids: &[u32]) -> Result<Predictions> {
     let run = Run { seq: 0, tokens, start: 0, slots: &slots, score };
     let scores = model.forward(&Batch { runs: vec![run] })?;
     let rows = scores.into_iter().find_map(|scores| if let Scores::Logits(rows) = scores { Some(rows) } else { None });
-    Ok(rows.unwrap_or_default().into())
+    let (rows, info) = (rows.unwrap_or_default(), model.info());
+    // The likeliest token of a row would hide the others.
+    ensure!(
+        rows.iter().flatten().all(|logit| logit.is_finite()),
+        "{} in {}: its logits over the text are not finite: its weights are damaged or overflow",
+        info.name,
+        info.weights
+    );
+    Ok(rows.into())
 }
 
 #[cfg(test)]
@@ -134,5 +138,11 @@ mod tests {
         let mut broken = Fake::new(Rule::Mixed { target: (1, 1.0), noise: f32::NAN }, 7, 64, 64);
         let error = finite(&mut broken).unwrap_err().to_string();
         assert!(error.contains("its first logits hold NaN"), "{error}");
+        // One logit, of a token that is neither likeliest nor next, in one of two models.
+        let mut sparse = Fake::new(Rule::Holed { seed: 3, after: 5 }, 7, 64, 64);
+        let ids: Vec<u32> = (0..16).map(|i| i % 7).collect();
+        let error = study(&mut [&mut Fake::uniform(7), &mut sparse], &ids, 8, &mut |_| Ok(())).unwrap_err().to_string();
+        let expected = "fake in f32: its logits over the text are not finite: its weights are damaged or overflow";
+        assert_eq!(error, expected);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use specquant_core::{Model, RunSpec, Speculation, Text, WeightFormat};
 use specquant_engine::study;
 use specquant_kernels::Team;
-use specquant_metrics::{Divergences, Likelihood, Matches, Perplexity, Quality};
+use specquant_metrics::{Divergences, Likelihood, Matches, Quality};
 
 use super::bench::{Bench, Key, Loaded, Role};
 use crate::device;
@@ -120,7 +120,7 @@ impl Bench {
             let compared = reference.filter(|&reference| reference != at);
             let drafts = arm.draft.and_then(|draft| gathered[at].drafts.get(&draft));
             let quality = Quality {
-                perplexity: sound(gathered[at].likelihood.perplexity(chunk), &*self.targets[arm.target].model)?,
+                perplexity: gathered[at].likelihood.perplexity(chunk),
                 reference: compared.map(|reference| self.targets[targets[reference]].key.weights),
                 divergence: if compared.is_some() { gathered[at].divergences.divergence()? } else { None },
                 draft: drafts.and_then(|[own, float]| Some([own.rates()?, float.rates()?])),
@@ -180,15 +180,4 @@ pub(super) fn load(
 fn reference(loaded: &[Loaded], group: &[usize]) -> Option<usize> {
     let weights = |place: &usize| loaded[group[*place]].key.weights;
     (0..group.len()).filter(|place| !weights(place).is_quantized()).min_by_key(weights)
-}
-
-fn sound(perplexity: Perplexity, model: &dyn Model) -> Result<Perplexity> {
-    let info = model.info();
-    anyhow::ensure!(
-        perplexity.nll.is_finite(),
-        "{} in {}: the bundled text has no finite likelihood: its weights are damaged or overflow",
-        info.name,
-        info.weights
-    );
-    Ok(perplexity)
 }

@@ -3,10 +3,10 @@
 //! Draft models that are wrong at chosen positions force the number of accepted tokens of every step.
 
 use anyhow::{Result, ensure};
-use specquant_core::{Batch, Event, EventKind, Kv, Model, Request, Run, Score, SeqId};
+use specquant_core::{Batch, Event, EventKind, Kv, Model, Request, Run, Sampling, Score, SeqId};
 use specquant_kv::Full;
 
-use super::rig::{ALLOCATORS, Machine, Rig, Shared, TARGET, Watched, ask, asks, finish};
+use super::rig::{ALLOCATORS, Machine, Rig, Shared, TARGET, Watched, ask, asks, finish, heat};
 use crate::fake::{Fake, Rule};
 use crate::{Ask, Draft, DraftModel, Engine, Proposer, Sequence};
 
@@ -187,5 +187,28 @@ fn a_draft_cache_that_keeps_one_token_too_many_is_noticed() {
         let rig = Rig { kv, wrap_draft: |draft| Box::new(Overlong(draft)), ..Rig::new(3) };
         let why = check(&rig, &[3, 0, 3, 0]).unwrap_err().to_string();
         assert!(why.contains("slots for"), "{why}");
+    }
+}
+
+#[test]
+fn logits_that_are_not_finite_name_their_model_however_tokens_are_picked() {
+    for sampling in [Sampling::GREEDY, heat(1.0)] {
+        let request = Request { sampling, ..ask(0, &PROMPT, 20) };
+        // The hole is never the best token, and comes after the first draft token or the first token at all.
+        let after = Rig::new(4).alone(&request).tokens[0];
+        let holed = Rule::Holed { seed: 11, after };
+        for (rig, expected) in [
+            (
+                Rig { draft: Some(holed.clone()), ..Rig::new(4) },
+                "fake in f32: the draft's logits are not finite at position 6:",
+            ),
+            (
+                Rig { target: holed.clone(), ..Rig::new(4) },
+                "fake: the target's logits are not finite at position 6 of request 0:",
+            ),
+        ] {
+            let error = rig.run(std::slice::from_ref(&request)).err().unwrap();
+            assert!(format!("{error:#}").contains(expected), "{error:#}");
+        }
     }
 }
