@@ -39,6 +39,15 @@ pub(crate) fn run_and_read(command: &mut Command) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// The standard output of a command that succeeds, shown to nobody. The last line of what it said else is part of the error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start `{}`", shown(command)))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    succeeded(command, output.status)
+        .with_context(|| said.trim_end().lines().last().unwrap_or_default().to_string())?;
+    String::from_utf8(output.stdout).with_context(|| format!("the output of `{}` is no text", shown(command)))
+}
+
 /// Whether the command can be started and succeeds, with its output thrown away.
 pub(crate) fn succeeds_quietly(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
@@ -52,7 +61,7 @@ fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
 }
 
 /// The command as one line for a shell: changed environment variables, program, arguments.
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
         let value = value?.to_string_lossy();
         Some(format!("{}={}", name.to_string_lossy(), quoted(&value)))

@@ -1,10 +1,11 @@
-//! Automation of the workspace: `cargo xtask ci`, `tidy`, `equivalence`, `power`, `peer-gguf`.
+//! Automation of the workspace: `cargo xtask ci`, `tidy`, `equivalence`, `power`, `peer-gguf`, `peer-bench`.
 //!
 //! Nothing here is part of the measured program, and every task can be repeated by hand: a command that a task
 //! starts is printed before it runs.
 
 mod ci;
 mod command;
+mod peer;
 mod power;
 mod tidy;
 
@@ -22,6 +23,8 @@ usage: cargo xtask TASK
   power        whether runs find planted effects, and none where there is none; about 40 minutes
   peer-gguf DIR
                the model in DIR as target/peer/NAME.gguf, for llama.cpp; needs python3 with the packages gguf and numpy
+  peer-bench DIR --llama DIR ...
+               the model in DIR here and in llama.cpp, in turns; the options are
 ";
 
 fn main() -> ExitCode {
@@ -35,17 +38,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Five words need no argument parser, and the first `cargo xtask` after a clone builds quicker without one.
+/// Six words need no argument parser, and the first `cargo xtask` after a clone builds quicker without one.
 fn perform(words: &[String]) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies outside the workspace")?;
     let passed = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(root),
         ["tidy"] => tidy::run(root)?,
         ["power"] => power::run(root)?,
-        ["peer-gguf", folder] => command::run(&mut peer_gguf(root, folder)?).map(|()| true)?,
+        ["peer-gguf", folder] => peer::gguf(root, folder)?,
+        ["peer-bench", ..] => return peer::bench(root, &words[1..]),
         ["equivalence"] => command::run(&mut equivalence(root)).map(|()| true)?,
         _ => {
-            eprint!("{USAGE}");
+            eprint!("{USAGE}{}", peer::OPTIONS);
             return Ok(ExitCode::from(2));
         }
     };
@@ -55,14 +59,4 @@ fn perform(words: &[String]) -> Result<ExitCode> {
 /// The feature widens the test from all pairs of axis values to all combinations.
 fn equivalence(root: &Path) -> Command {
     command::cargo(root, "test --release --locked -p specquant-cli --features full-equivalence --test equivalence")
-}
-
-/// Writes a model folder as GGUF.
-fn peer_gguf(root: &Path, folder: &str) -> Result<Command> {
-    let name = Path::new(folder).file_name().with_context(|| format!("{folder}: give the folder of a model"))?;
-    let out = root.join("target/peer");
-    std::fs::create_dir_all(&out).with_context(|| format!("{}: cannot be made", out.display()))?;
-    let mut python = Command::new("python3");
-    python.arg(root.join("xtask/peer/write_gguf.py")).arg(folder).arg(out.join(name).with_extension("gguf"));
-    Ok(python)
 }
