@@ -338,6 +338,30 @@ mod tests {
     }
 
     #[test]
+    fn weights_too_small_for_f16_scales_are_refused_and_zeros_are_not() {
+        let team = Team::new(2, Isa::Scalar).unwrap();
+        let pack = |factor: f32, format: &str| {
+            let values: Vec<f32> = numbers(1, 20 * 64).iter().map(|x| x * factor).collect();
+            let (bytes, most) = (stored(&values, Dtype::F32), values.iter().fold(0f32, |most, x| most.max(x.abs())));
+            let matrix = DenseMatrix { name: "up", outputs: 20, inputs: 64, dtype: Dtype::F32, bytes: &bytes };
+            let got = PackedMatrix::new(&[matrix], format.parse().unwrap(), Quantizer::Mse, &team);
+            (got.map(|_| ()).map_err(|error| error.to_string()), most)
+        };
+        for format in ["int4:g32", "int8:g32", "int4-a8:g32", "int8-a8:g32", "mxfp4", "fp8:channel"] {
+            for factor in [0.0, 2e-3, 1.0] {
+                assert_eq!(pack(factor, format).0, Ok(()), "{format} x {factor}");
+            }
+            let (got, most) = pack(1e-7, format);
+            let expected = format!(
+                "`up` holds nothing larger than {most:e}, too small for the f16 scales of {format}: choose fp8:channel, \
+                 bf16 or f32 weights"
+            );
+            let has_f16_scales = format.starts_with("int");
+            assert_eq!(got, if has_f16_scales { Err(expected) } else { Ok(()) }, "{format}");
+        }
+    }
+
+    #[test]
     fn bytes_are_the_formats_bits_and_less_than_a_panel_of_padding() {
         for team in teams(&[1]) {
             for format in WeightFormat::ALL {

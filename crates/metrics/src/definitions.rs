@@ -129,7 +129,7 @@ pub const DERIVED: &[Definition] = &[
         "rates / those of the same cell without speculation, paired by round; Student-t on log ratios",
     ),
     timed("vs_control", "", "rates / those of plain f16 decoding of the same requests, paired by round"),
-    timed("goodput", "1/s", "finished requests that meet every latency limit / wall"),
+    timed("goodput", "1/s", "finished requests that got a token and meet every latency limit / wall"),
     timed("cost", "", "price per hour x wall / output tokens"),
     timed("cold_ttft_ms", "ms", "time to load target and draft + median TTFT"),
     timed(

@@ -49,8 +49,11 @@ pub fn trust(record: &Record) -> String {
         None => format!("{:.3}, one round", repeat.ratio),
     });
     let label = if *noisy { " NOISY: the control differs from itself" } else { "" };
-    let seen =
-        detectable.map_or(String::new(), |effect| format!("; effects below {:.1}% may go unseen here", 100.0 * effect));
+    let seen = match detectable {
+        None => String::new(),
+        Some(effect) if *effect > 1.0 => "; effects of any usual size may go unseen".into(),
+        Some(effect) => format!("; effects below {:.1}% may go unseen here", 100.0 * effect),
+    };
     let digest = digest.clone().unwrap_or("NONE: rounds differ in tokens or acceptance".into());
     format!("Trust    A/A {repeat}{label}{seen}; {}; exact digest {digest}", ended(record))
 }

@@ -12,6 +12,10 @@ use crate::buffer::Buffer;
 use crate::quantize::{Codes, integers, microscaled};
 use crate::team::Output;
 
+/// The least scale of a matrix's largest weight: 64 steps of f16 there, so that rounding the scale costs less than rounding
+/// the codes. Groups much smaller than the largest may lose more, for they matter less.
+const LEAST_SCALE: f32 = 1.0 / 262_144.0;
+
 /// A packed int8, int4 or mxfp4 matrix. int4 codes are stored with 8 added, so that they are never negative.
 pub(crate) struct Groups {
     data: Buffer,
@@ -69,8 +73,13 @@ impl Groups {
         let groups = inputs / group;
         let mut data = Buffer::zeroed(source.padded() / panel * groups * layout.unit())?;
         let to = Output::new(data.start_mut());
+        let mut largest = vec![0f32; source.outputs()];
+        let to_largest = Output::new(largest.as_mut_ptr());
         source.each(&|output, row| {
             finite(row)?;
+            let most = row.iter().fold(0f32, |most, weight| most.max(weight.abs()));
+            // SAFETY: each output is taken once.
+            unsafe { to_largest.get().add(output).write(most) };
             let (mut codes, lane) = (vec![0; group], output % panel);
             for (g, weights) in row.chunks_exact(group).enumerate() {
                 let scale = quantized(format, weights, quantizer, &mut codes)?;
@@ -88,6 +97,10 @@ impl Groups {
             }
             Ok(())
         })?;
+        if format != WeightFormat::Mxfp4 {
+            let codes = if layout.bits == 8 { 127.0 } else { 8.0 };
+            source.refuse_smaller(&largest, LEAST_SCALE * codes)?;
+        }
         Ok(Groups { data, layout })
     }
 

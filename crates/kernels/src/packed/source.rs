@@ -94,6 +94,22 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Refuses a part whose weights are not all zero and all smaller than `least`, given the largest of each output.
+    pub(crate) fn refuse_smaller(&self, largest: &[f32], least: f32) -> Result<()> {
+        for (at, part) in self.parts.iter().enumerate() {
+            let mine = self.rows.iter().zip(largest).filter(|((of, _), _)| *of == at);
+            let most = mine.fold(0f32, |most, (_, largest)| most.max(*largest));
+            if most > 0.0 && most < least {
+                let (name, format) = (part.name, self.format);
+                bail!(
+                    "`{name}` holds nothing larger than {most:e}, too small for the f16 scales of {format}: choose \
+                     fp8:channel, bf16 or f32 weights"
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn refuse(&self, part: &DenseMatrix<'_>, value: f32) -> Result<()> {
         let (name, format) = (part.name, self.format);
         if !value.is_finite() {

@@ -219,9 +219,16 @@ impl Codes for Avx512 {
     }
     #[inline(always)]
     unsafe fn nibble<const SHIFT: i32>(quads: __m512i) -> __m512 {
-        let code = _mm512_srlv_epi32(quads, _mm512_set1_epi32(SHIFT));
-        let code = _mm512_and_si512(code, _mm512_set1_epi32(15));
-        _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(8)))
+        // As for AVX2.
+        let (bits, at) = match SHIFT {
+            0 | 4 => (_mm512_slli_epi32::<8>(quads), SHIFT + 8),
+            8 | 12 | 16 => (quads, SHIFT),
+            _ => (_mm512_srli_epi32::<12>(quads), SHIFT - 12),
+        };
+        let large = (1 << (23 - at)) as f32;
+        let bits = _mm512_and_si512(bits, _mm512_set1_epi32(15 << at));
+        let sum = _mm512_or_si512(bits, _mm512_set1_epi32(large.to_bits() as i32));
+        _mm512_sub_ps(_mm512_castsi512_ps(sum), _mm512_set1_ps(large + 8.0))
     }
     #[inline(always)]
     unsafe fn byte<const LEFT: i32>(quads: __m512i) -> __m512 {
