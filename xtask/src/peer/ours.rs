@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use specquant_metrics::Spread;
 
-use super::pair::{Pair, Work};
+use super::pair::{Pair, REPETITIONS, Work};
 use crate::command;
 
 /// Our program and how it came about.
@@ -51,7 +52,7 @@ impl Ours {
     /// The command that measures.
     pub(crate) fn command(&self, model: &Path, pair: Pair, work: Work, threads: usize) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg("-m").arg(model).args(["-w", pair.ours]).args(work.arguments(threads)).args(["-r", "1"]);
+        command.arg("-m").arg(model).args(["-w", pair.ours]).args(work.arguments(threads)).args(["-r", REPETITIONS]);
         command
     }
 }
@@ -63,9 +64,10 @@ impl OurSample {
         samples.into_iter().next().context("decode_rate measured nothing")
     }
 
-    /// Tokens per second.
+    /// Tokens per second, the median of its repetitions.
     pub(crate) fn rate(&self) -> Result<f64> {
-        self.samples_ts.first().copied().context("decode_rate measured nothing")
+        let spread = Spread::of(self.samples_ts.iter().copied()).context("decode_rate measured nothing")?;
+        Ok(spread.p50.value)
     }
 
     /// Such as `cpu avx2, 2 threads`.

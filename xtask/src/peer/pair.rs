@@ -6,6 +6,9 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 
+/// Repetitions in a turn of either side, of which the median counts: a model is loaded once for all.
+pub(crate) const REPETITIONS: &str = "3";
+
 /// A weight format and its counterpart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Pair {

@@ -13,7 +13,7 @@ use specquant_metrics::paired;
 use super::arguments::Arguments;
 use super::files::{self, GgufFile};
 use super::ours::{OurSample, Ours};
-use super::pair::{Pair, Work};
+use super::pair::{Pair, REPETITIONS, Work};
 use super::record::{Record, Row};
 use super::theirs::{TheirSample, Theirs};
 use crate::command::{self, shown};
@@ -77,7 +77,7 @@ impl Sides<'_> {
         let probe = self.theirs.probe(&file.path, work, threads)?;
         let flash = if probe[1] > probe[0] { "1" } else { "0" };
         let mut theirs = self.theirs.command(&file.path, work, threads, flash);
-        theirs.args(["-r", "1"]);
+        theirs.args(["-r", REPETITIONS]);
         let ours = self.ours.command(&self.arguments.model, pair, work, threads);
         println!("$ {}\n$ {}", shown(&ours), shown(&theirs));
         Ok(Test { pair, work, probe, ours, theirs, our_samples: Vec::new(), their_samples: Vec::new() })

@@ -9,11 +9,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use specquant_metrics::Spread;
 
-use super::pair::Work;
+use super::pair::{REPETITIONS, Work};
 use crate::command;
 
-/// Measurements of each setting of flash attention, before the turns.
-const PROBES: &str = "3";
 /// What of llama.cpp's build decides about speed.
 const FLAGS: [&str; 7] = [
     "CMAKE_BUILD_TYPE",
@@ -72,7 +70,7 @@ impl Theirs {
     /// Measures with and without flash attention: tokens per second of 0 and of 1.
     pub(crate) fn probe(&self, file: &Path, work: Work, threads: usize) -> Result<[f64; 2]> {
         let mut command = self.command(file, work, threads, "0,1");
-        let samples = TheirSample::parse(&command::output(command.args(["-r", PROBES]))?)?;
+        let samples = TheirSample::parse(&command::output(command.args(["-r", REPETITIONS]))?)?;
         let rate = |flash| {
             let sample = samples.iter().find(|sample| sample.flash_attn == flash);
             sample.context("llama-bench did not measure flash attention")?.rate()
