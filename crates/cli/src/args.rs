@@ -32,6 +32,9 @@ pub(crate) enum Command {
     Report {
         /// The folder of a run.
         folder: PathBuf,
+        /// Show a run that cannot have been measured as it is stored, with INVALID on every table; nothing is written.
+        #[arg(long)]
+        anyway: bool,
     },
     /// Run a stored run's spec once more, and say whether the same tokens and exact metrics came out.
     Rerun(RerunArgs),
@@ -60,10 +63,7 @@ pub(crate) enum Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelCommand {
     /// Shape, sizes and dtypes, from the headers alone.
-    Info {
-        /// A Hugging Face folder, bundled:target or bundled:draft.
-        model: String,
-    },
+    Info(Named),
     /// The logits after a sequence of token ids.
     Logits(LogitsArgs),
     /// Write a model of a larger shape that answers as a trained one does: for its speed, without a download.
@@ -122,12 +122,19 @@ pub(crate) struct RunArgs {
     /// JSONL file with a `prompt` on each line, or `bundled`, the default.
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<String>,
+    /// Skip lines of the prompts' file that hold no prompt, and count them, instead of refusing the file.
+    #[arg(long)]
+    pub(crate) skip_invalid: bool,
     /// Prompts to take, spread evenly over the file; 0 takes all. 24 of the bundled ones, or all of a file, unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) num_prompts: Option<String>,
-    /// Sequences that run together; 1 unless given.
-    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    /// Sequences that run together, as --batching continuous:N; 1 unless given.
+    #[arg(long, allow_negative_numbers = true, value_name = "N", conflicts_with = "batching")]
     pub(crate) batch: Option<String>,
+    /// continuous:N admits a sequence whenever fewer than N run; static:N, or static:N,wait=50ms, runs batches of up to N one
+    /// after the other. continuous:1 unless given.
+    #[arg(long, value_name = "HOW")]
+    pub(crate) batching: Option<String>,
     /// Chunks of the bundled text over which the quality of every weight format is measured, 4 unless given; 0 leaves it out.
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) quality_chunks: Option<i64>,
@@ -182,9 +189,12 @@ pub(crate) struct CellArgs {
     /// off, or draft:K for K draft tokens a step.
     #[arg(long, value_name = "HOW")]
     pub(crate) speculation: Option<String>,
-    /// KV allocator: contiguous or paged:BLOCK; paged:16 unless given.
+    /// KV allocator: contiguous, buddy:max, buddy:pow2, buddy:oracle, paged:BLOCK or prefix:BLOCK; paged:16 unless given.
     #[arg(long, value_name = "HOW")]
     pub(crate) kv: Option<String>,
+    /// Tokens that each model's KV cache has slots for; enough for all sequences that run together unless given.
+    #[arg(long, allow_negative_numbers = true, value_name = "TOKENS")]
+    pub(crate) kv_pool: Option<String>,
     /// KV cache format: f32 or f16; what goes with the weights unless given.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) kv_dtype: Option<String>,
@@ -197,6 +207,9 @@ pub(crate) struct CellArgs {
     /// Generate past end-of-text tokens.
     #[arg(long)]
     pub(crate) ignore_eos: bool,
+    /// Feed prompts as they stand, without the special tokens that the tokenizer puts around every text.
+    #[arg(long)]
+    pub(crate) no_special_tokens: bool,
     /// Text that ends an output; may be repeated.
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
@@ -236,12 +249,29 @@ pub(crate) struct GenerateArgs {
     pub(crate) cell: CellArgs,
 }
 
+/// The model that a command is about, by itself or behind `--target`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Named {
+    /// A Hugging Face folder, bundled:target or bundled:draft; bundled:target unless given.
+    #[arg(conflicts_with = "target")]
+    model: Option<String>,
+    /// The same.
+    #[arg(long, value_name = "MODEL")]
+    target: Option<String>,
+}
+
+impl Named {
+    /// Its folder or name.
+    pub(crate) fn name(&self) -> &str {
+        self.model.as_deref().or(self.target.as_deref()).unwrap_or("bundled:target")
+    }
+}
+
 /// Flags of `quality`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct QualityArgs {
-    /// A Hugging Face folder, bundled:target or bundled:draft.
-    #[arg(default_value = "bundled:target")]
-    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) model: Named,
     /// A text file in UTF-8, or `bundled`.
     #[arg(long, default_value = "bundled", value_name = "FILE")]
     pub(crate) text: String,
@@ -255,6 +285,9 @@ pub(crate) struct QualityArgs {
     /// How weights are quantized: mse, which searches the scales, or rtn, which rounds to nearest.
     #[arg(long, default_value = "mse", value_name = "HOW")]
     pub(crate) quantizer: String,
+    /// Take the text as it stands, without the tokens that the tokenizer puts before every text.
+    #[arg(long)]
+    pub(crate) no_special_tokens: bool,
     /// Tokens in a chunk; the second half of each is scored.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
     pub(crate) chunk: usize,
@@ -325,8 +358,8 @@ pub(crate) struct CompareArgs {
 /// Flags of `model logits`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LogitsArgs {
-    /// A Hugging Face folder, bundled:target or bundled:draft.
-    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) model: Named,
     /// Token ids, separated by commas.
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     pub(crate) tokens: Vec<u32>,

@@ -1,11 +1,11 @@
 //! `specquant generate`: one prompt, continued.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use specquant_core::{Reason, RunSpec, expand};
 use specquant_engine::Output;
 use specquant_metrics::Summary;
-use specquant_workload::Prompt;
+use specquant_workload::{Dataset, Prompt};
 
 use crate::args::GenerateArgs;
 use crate::interrupt::Interrupt;
@@ -19,15 +19,14 @@ pub(crate) fn generate(args: &GenerateArgs, json: bool) -> Result<Ended> {
     let [only] = &mut cells[..] else { bail!("generate runs one cell: give every flag a single value") };
     let text = match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => text.clone(),
-        (None, Some(path)) => {
-            std::fs::read_to_string(path).with_context(|| format!("{}: cannot read the prompt", path.display()))?
-        }
+        (None, Some(path)) => specquant_workload::text(path)?,
         (None, None) => bail!("no prompt: give --prompt TEXT or --prompt-file FILE"),
     };
     // What messages and the printed spec name as the source of the prompt.
     only.workload.prompts = if args.prompt.is_some() { "--prompt" } else { "--prompt-file" }.into();
     let prompt = Prompt { id: "prompt".into(), category: None, text };
-    let mut bench = Bench::load(&cells, |_| Ok(vec![prompt.clone()]))?;
+    let mut bench = Bench::load(&cells, |_| Ok(Dataset { prompts: vec![prompt.clone()], notes: Vec::new() }))?;
+    bench.notes().iter().for_each(|said| note(&format!("note: {said}")));
     let interrupt = Interrupt::listen()?;
     let Some(pass) = bench.pass(0, 0..1, &|| interrupt.asked())? else { return Ok(Ended::Interrupted) };
     let cell = &cells[0];

@@ -82,7 +82,7 @@ pub(crate) fn compare(args: &CompareArgs, json: bool) -> Result<Ended> {
     ensure!(args.num_prompts > 0, "--num-prompts 0: give at least 1");
     let mut found = Comparison { least_lead: f32::INFINITY, ..Comparison::default() };
     for prompt in prompts.iter().take(args.num_prompts) {
-        let mut tokens = text.encode(&prompt.text)?;
+        let (mut tokens, _) = text.template().around(&text.encode(&prompt.text)?);
         tokens.truncate(slots - 1);
         let more = args.max_new_tokens.min(slots - tokens.len());
         continued(a.as_mut(), &mut tokens, more)?;

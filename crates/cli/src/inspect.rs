@@ -5,13 +5,13 @@ use serde::Serialize;
 use specquant_core::{Batch, Run, Score, Scores, WeightFormat};
 use specquant_machine::Machine;
 
-use crate::args::LogitsArgs;
+use crate::args::{LogitsArgs, Named};
 use crate::device;
 use crate::{Ended, show};
 
 /// Prints shape, sizes and dtypes.
-pub(crate) fn info(model: &str, json: bool) -> Result<Ended> {
-    let summary = device::files(model)?.summary()?;
+pub(crate) fn info(model: &Named, json: bool) -> Result<Ended> {
+    let summary = device::files(model.name())?.summary()?;
     if json {
         show(&serde_json::to_string_pretty(&summary)?)?;
         return Ok(Ended::Done);
@@ -30,7 +30,14 @@ pub(crate) fn info(model: &str, json: bool) -> Result<Ended> {
         ("heads", heads),
         ("RoPE base", config.rope_theta.to_string()),
         ("head", if config.tie_word_embeddings { "tied to the embedding" } else { "of its own" }.to_string()),
-        ("ends with", format!("{:?}", config.eos_token_ids)),
+        ("begins with", format!("{:?}, which the tokenizer puts before every text", summary.begins_with)),
+        (
+            "ends with",
+            format!(
+                "{:?}, by generation_config.json, else config.json, else tokenizer_config.json",
+                config.eos_token_ids
+            ),
+        ),
     ];
     for dtype in &summary.dtypes {
         lines.push((&dtype.dtype, format!("{} tensors, {} bytes", dtype.tensors, dtype.bytes)));
@@ -38,6 +45,10 @@ pub(crate) fn info(model: &str, json: bool) -> Result<Ended> {
     for file in &summary.files {
         lines.push((&file.file, format!("{} bytes", file.bytes)));
     }
+    for file in &summary.unread {
+        lines.push((&file.file, format!("not read ({} bytes)", file.bytes)));
+    }
+    lines.extend(summary.notes.iter().map(|note| ("note", note.clone())));
     let lines: Vec<String> = lines.iter().map(|(name, value)| format!("  {name:<18} {value}")).collect();
     show(&format!("{}\n{}", summary.name, lines.join("\n")))?;
     Ok(Ended::Done)
@@ -54,7 +65,7 @@ struct Logits<'a> {
 
 /// Prints the logits after the given tokens.
 pub(crate) fn logits(args: &LogitsArgs, json: bool) -> Result<Ended> {
-    let files = device::files(&args.model)?;
+    let files = device::files(args.model.name())?;
     let [weights] = device::formats(&args.weights)?[..] else { bail!("--weights {}: give one format", args.weights) };
     let team = device::team(args.threads, &Machine::read())?;
     let (tokens, n) = (&args.tokens, args.tokens.len());

@@ -16,6 +16,7 @@ mod peaks;
 mod quality;
 mod run;
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -37,11 +38,11 @@ enum Ended {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::parse_from(json_last(std::env::args_os().collect()));
     let json = args.json;
     let ended = match args.command.unwrap_or(Command::Run(Box::new(args.run))) {
         Command::Run(run) => run::run(&run, args.json),
-        Command::Report { folder } => run::report(&folder, args.json),
+        Command::Report { folder, anyway } => run::report(&folder, anyway, args.json),
         Command::Rerun(rerun) => run::rerun(&rerun, args.json),
         Command::Doctor(args) => doctor::doctor(&args, json),
         Command::Schema => show(&format!("{:#}", specquant_report::schema())).map(|()| Ended::Done),
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => completions(shell),
         Command::Generate(generate) => generate::generate(&generate, args.json),
         Command::Quality(quality) => quality::quality(&quality, args.json),
-        Command::Model { command: ModelCommand::Info { model } } => inspect::info(&model, args.json),
+        Command::Model { command: ModelCommand::Info(named) } => inspect::info(&named, args.json),
         Command::Model { command: ModelCommand::Logits(logits) } => inspect::logits(&logits, args.json),
         Command::Model { command: ModelCommand::Grow(args) } => grow::grow(&args, json),
         Command::Model { command: ModelCommand::Compare(args) } => grow::compare(&args, json),
@@ -65,6 +66,14 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// The command line with a `--json` that stands before a subcommand moved behind it, where it means the same.
+fn json_last(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.get(1).is_some_and(|word| word == "--json") {
+        words[1..].rotate_left(1);
+    }
+    words
 }
 
 /// Prints the completions of a shell.

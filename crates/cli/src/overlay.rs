@@ -35,8 +35,12 @@ pub(crate) fn run_table(args: &RunArgs) -> Result<Table> {
         // The default number suits the bundled prompts; whoever brings prompts wants all of them.
         put(&mut table, "workload.num_prompts", Value::Integer(0))?;
     }
+    if args.skip_invalid {
+        put(&mut table, "workload.skip_invalid", Value::Boolean(true))?;
+    }
     put_list(&mut table, "workload.num_prompts", args.num_prompts.as_ref(), number)?;
     put_list(&mut table, "batching", args.batch.as_ref(), |n| Value::String(format!("continuous:{n}")))?;
+    put_list(&mut table, "batching", args.batching.as_ref(), text)?;
     put_cell(&mut table, &args.cell)?;
     Ok(table)
 }
@@ -84,7 +88,7 @@ fn names_num_prompts(table: &Table) -> bool {
 }
 
 fn read(path: &Path) -> Result<Table> {
-    let content = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read the spec", path.display()))?;
+    let content = specquant_workload::text(path).context("the spec")?;
     content.parse().with_context(|| format!("{}: not a spec in TOML", path.display()))
 }
 
@@ -104,6 +108,7 @@ fn put_cell(table: &mut Table, args: &CellArgs) -> Result<()> {
     }
     for (key, list) in [
         ("chunk", &args.chunk),
+        ("kv_pool", &args.kv_pool),
         ("workload.max_new_tokens", &args.max_new_tokens),
         ("sampling.temperature", &args.temperature),
         ("sampling.top_k", &args.top_k),
@@ -117,6 +122,9 @@ fn put_cell(table: &mut Table, args: &CellArgs) -> Result<()> {
     if args.ignore_eos {
         put(table, "workload.ignore_eos", Value::Boolean(true))?;
     }
+    if args.no_special_tokens {
+        put(table, "workload.special_tokens", Value::Boolean(false))?;
+    }
     if !args.stop.is_empty() {
         put(table, "workload.stop", Value::Array(args.stop.iter().map(|stop| text(stop)).collect()))?;
     }
@@ -126,8 +134,20 @@ fn put_cell(table: &mut Table, args: &CellArgs) -> Result<()> {
 /// A single value, or a list where commas separate several.
 fn put_list(table: &mut Table, key: &str, list: Option<&String>, value: fn(&str) -> Value) -> Result<()> {
     let Some(list) = list else { return Ok(()) };
-    let values: Vec<Value> = list.split(',').map(|part| value(part.trim())).collect();
+    let values: Vec<Value> = parts(list).map(|part| value(part.trim())).collect();
     put(table, key, if let [single] = &values[..] { single.clone() } else { Value::Array(values) })
+}
+
+/// The parts of a list. A comma before `wait=` belongs to the value, as in `static:32,wait=50ms`.
+fn parts(list: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(list);
+    std::iter::from_fn(move || {
+        let all = rest?;
+        let ends = |(at, _): &(usize, &str)| !all[at + 1..].trim_start().starts_with("wait=");
+        let end = all.match_indices(',').find(ends).map(|(at, _)| at);
+        rest = end.map(|end| &all[end + 1..]);
+        Some(&all[..end.unwrap_or(all.len())])
+    })
 }
 
 fn put_integer(table: &mut Table, key: &str, value: Option<i64>) -> Result<()> {
@@ -169,7 +189,7 @@ fn number(value: &str) -> Value {
 /// The right side of `--set`: TOML if it is TOML, else text, a list where it has commas.
 fn value_of(written: &str) -> Value {
     let toml = format!("value = {written}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
-    toml.unwrap_or_else(|| match written.split(',').map(text).collect::<Vec<_>>() {
+    toml.unwrap_or_else(|| match parts(written).map(text).collect::<Vec<_>>() {
         one if one.len() == 1 => text(written),
         list => Value::Array(list),
     })
@@ -212,6 +232,10 @@ mod tests {
         check("--preset naive --quality-chunks 0", Ok(&format!("quality_chunks = 0\n{naive}")));
         check("--preset naive --weights f32", Ok(&naive.replace("['f32', 'f16']", "'f32'")));
         check("--batch 1,8", Ok(&format!("batching = ['continuous:1', 'continuous:8']\n{default}")));
+        let fixed = "batching = ['static:8', 'static:8,wait=50ms', 'continuous:8']";
+        check("--batching static:8,static:8,wait=50ms,continuous:8", Ok(&format!("{fixed}\n{default}")));
+        check("--set batching=static:8,wait=1s", Ok(&format!("batching = 'static:8,wait=1s'\n{default}")));
+        check("--kv-pool 512 --kv contiguous", Ok(&format!("kv_pool = 512\nkv = 'contiguous'\n{default}")));
         check("--temperature 0.7,1", Ok(&format!("[sampling]\ntemperature = [0.7, 1]\n{default}")));
         check("--max-new-tokens many", Ok(&format!("[workload]\nmax_new_tokens = 'many'\n{default}")));
         check("--set workload.num_prompts=8", Ok(&format!("[workload]\nnum_prompts = 8\n{default}")));
@@ -234,6 +258,6 @@ mod tests {
         check("--set a.b.c=3", Err("more than two parts"));
         check("--set =3", Err("an empty key"));
         check("--set speculation.k=3", Err("`speculation` is a single value"));
-        check("--spec /nowhere/spec.toml", Err("/nowhere/spec.toml: cannot read the spec"));
+        check("--spec /nowhere/spec.toml", Err("the spec: /nowhere/spec.toml: cannot be read"));
     }
 }

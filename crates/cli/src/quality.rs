@@ -1,9 +1,11 @@
 //! `specquant quality`: what each weight format costs in quality, against the same model in f32.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use specquant_core::{Memory, Model, Text, WeightFormat};
-use specquant_engine::study;
+use specquant_engine::{Chunks, study};
 use specquant_kernels::Team;
 use specquant_machine::Machine;
 use specquant_metrics::{Divergence, Divergences, Likelihood, Match, Matches, Perplexity};
@@ -11,17 +13,19 @@ use specquant_model::{ModelFiles, same_vocabulary};
 
 use crate::args::QualityArgs;
 use crate::device;
-use crate::{Ended, show};
+use crate::{Ended, note, show};
 
 /// Prints the quality of a model in each format over a text.
 pub(crate) fn quality(args: &QualityArgs, json: bool) -> Result<Ended> {
-    let files = device::files(&args.model)?;
+    let files = device::files(args.model.name())?;
     let text = match args.text.as_str() {
         "bundled" => specquant_workload::eval_text().to_string(),
-        path => std::fs::read_to_string(path).with_context(|| format!("{path}: cannot read the text as UTF-8"))?,
+        path => specquant_workload::text(Path::new(path))?,
     };
     let tokenizer = files.tokenizer()?;
     let ids = tokenizer.encode(&text)?;
+    let before = if args.no_special_tokens { &[] } else { tokenizer.template().before.as_slice() };
+    files.notes()?.iter().for_each(|said| note(&format!("note: {said}")));
     let context = files.config()?.max_position_embeddings;
     let chunk = args.chunk;
     ensure!(
@@ -37,7 +41,13 @@ pub(crate) fn quality(args: &QualityArgs, json: bool) -> Result<Ended> {
     }
     let team = device::team(args.threads, &Machine::read())?;
     let formats = device::formats(&args.weights)?;
-    let study = Study { files: &files, draft: draft.as_ref(), args, team: &team, ids: &ids };
+    let study = Study {
+        files: &files,
+        draft: draft.as_ref(),
+        args,
+        team: &team,
+        text: Chunks { ids: &ids, before, size: chunk },
+    };
     let rows = formats.into_iter().map(|weights| study.row(weights)).collect::<Result<Vec<_>>>()?;
     let draft = draft.as_ref().map(ModelFiles::name);
     let document =
@@ -52,7 +62,7 @@ fn draft(args: &QualityArgs) -> Result<Option<ModelFiles>> {
         Some("none") => return Ok(None),
         Some("bundled") => "bundled:draft",
         Some(name) => name,
-        None if ["bundled", "bundled:target"].contains(&args.model.as_str()) => "bundled:draft",
+        None if ["bundled", "bundled:target"].contains(&args.model.name()) => "bundled:draft",
         None => return Ok(None),
     };
     device::files(name).map(Some).with_context(|| format!("--draft {name}"))
@@ -64,7 +74,7 @@ struct Study<'a> {
     draft: Option<&'a ModelFiles>,
     args: &'a QualityArgs,
     team: &'a Team,
-    ids: &'a [u32],
+    text: Chunks<'a>,
 }
 
 impl Study<'_> {
@@ -77,7 +87,7 @@ impl Study<'_> {
         let (mut likelihood, mut divergences) = (Likelihood::default(), Divergences::default());
         let (mut as_target, mut as_draft) = (Matches::default(), Matches::default());
         let mut all: Vec<&mut dyn Model> = models.iter_mut().map(|model| &mut **model as &mut dyn Model).collect();
-        study(&mut all, self.ids, self.args.chunk, &mut |chunk| {
+        study(&mut all, self.text, &mut |chunk| {
             likelihood.add(&chunk.predicted[1], chunk.next);
             divergences.add(&chunk.predicted[1], &chunk.predicted[0], chunk.next);
             if let [f32, model, draft_f32, draft] = &chunk.predicted[..] {

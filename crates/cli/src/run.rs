@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use specquant_core::{RunSpec, expand};
-use specquant_report::{Line, Log, Record, Run, RunFolder, read_log, read_spec};
+use specquant_report::{Line, Log, Record, Run, RunFolder, read_log, read_log_anyway, read_spec};
 
 use crate::args::{RerunArgs, RunArgs};
 use crate::interrupt::Interrupt;
@@ -97,7 +97,11 @@ fn resume(path: &Path, json: bool) -> Result<Ended> {
     let interrupt = Interrupt::listen()?;
     let Some(mut prepared) = Prepared::new(&cells, &interrupt)? else {
         // Interrupted once more, it still has the rounds that it had.
-        return if log.rounds.is_empty() { finish(None, json) } else { report(path, json).map(|_| Ended::Interrupted) };
+        return if log.rounds.is_empty() {
+            finish(None, json)
+        } else {
+            report(path, false, json).map(|_| Ended::Interrupted)
+        };
     };
     let now = prepared.run.clone();
     log.run.same(&now).with_context(|| format!("{}: cannot be resumed here", path.display()))?;
@@ -135,7 +139,7 @@ impl Start<'_> {
             let _ = folder.discard();
             return Err(error.context("nothing was measured; make room there, or give --out another folder"));
         }
-        let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
+        let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None, invalid: Vec::new() };
         prepared.measure(&mut log, &mut folder, &interrupt)?;
         close(&log, folder)
     }
@@ -163,8 +167,13 @@ fn finish(record: Option<(Record, PathBuf)>, json: bool) -> Result<Ended> {
 }
 
 /// Derives a stored run's record and report again, and prints them.
-pub(crate) fn report(folder: &Path, json: bool) -> Result<Ended> {
-    let record = Record::derive(&read_log(folder)?).with_context(|| folder.display().to_string())?;
+pub(crate) fn report(folder: &Path, anyway: bool, json: bool) -> Result<Ended> {
+    let log = if anyway { read_log_anyway(folder)? } else { read_log(folder)? };
+    let record = Record::derive(&log).with_context(|| folder.display().to_string())?;
+    if !record.invalid.is_empty() {
+        show(&if json { serde_json::to_string_pretty(&record)? } else { print::report(&record) })?;
+        return Ok(Ended::Wrong);
+    }
     specquant_report::write(folder, &record, &print::report(&record))?;
     show(&if json { serde_json::to_string_pretty(&record)? } else { print::screen(&record, folder) })?;
     let wrong = record.has_wrong_output() || record.trust.digest.is_none();

@@ -66,7 +66,7 @@ fn bad_values_are_refused_with_the_remedy() {
         ("run --num-prompts 97", &["97", "96"]),
         ("run --set rounds", &["KEY=VALUE"]),
         ("run --spec spec.toml", &["spec.toml", "weigths", "expected one of"]),
-        ("run --spec nowhere.toml", &["nowhere.toml", "cannot read the spec"]),
+        ("run --spec nowhere.toml", &["the spec: nowhere.toml", "cannot be read"]),
         ("run --prompts nowhere.jsonl", &["nowhere.jsonl", "JSONL"]),
         ("run --prompts empty.jsonl", &["empty.jsonl", "no prompt"]),
         ("run --prompts broken.jsonl", &["broken.jsonl", "2", "prompt"]),

@@ -12,7 +12,8 @@ use std::hash::{Hash, Hasher};
 
 use anyhow::{Result, ensure};
 use specquant_core::{
-    Batch, Kv, Model, ModelInfo, Quantizer, Request, Run, Sampling, Score, Scores, SlotCopy, Text, WeightFormat, greedy,
+    Batch, Kv, Model, ModelInfo, Quantizer, Request, Reserve, Run, Sampling, Score, Scores, SlotCopy, Text,
+    WeightFormat, greedy,
 };
 use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Parts, Policy, Proposer, Wall, drive};
 use specquant_kernels::{Isa, Team};
@@ -39,7 +40,13 @@ struct Case {
 /// Indices into the axes, in the order of the fields.
 type Point = [usize; 6];
 
-const KV: [Kv; 3] = [Kv::Contiguous, Kv::Paged { block: 16 }, Kv::Paged { block: 1 }];
+const KV: [Kv; 5] = [
+    Kv::Contiguous,
+    Kv::Buddy { reserve: Reserve::Oracle },
+    Kv::Paged { block: 16 },
+    Kv::Paged { block: 1 },
+    Kv::Prefix { block: 16 },
+];
 const BATCH: [usize; 3] = [1, 3, 8];
 const DEPTH: [usize; 5] = [0, 1, 2, 4, 8];
 const WEIGHTS: [WeightFormat; 12] = WeightFormat::ALL;
@@ -203,7 +210,7 @@ fn check(case: Case, disturbed: bool, text: &Tokenizer, prompts: &[Vec<u32>], ex
     };
     let (kv, clock) = (allocator(case.kv, SLOTS), Wall::start());
     let parts = Parts { target: &mut target, kv, proposer, text, clock: &clock };
-    let policy = Policy { limit: case.batch, chunk: case.chunk, depth: case.depth };
+    let policy = Policy { limit: case.batch, wait: None, chunk: case.chunk, depth: case.depth };
     let requests = (0..).zip(prompts).map(|(id, prompt)| Request {
         id,
         arrival: 0,

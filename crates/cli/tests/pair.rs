@@ -7,7 +7,7 @@
 use serde_json::Value;
 use specquant_core::{Batch, KvDtype, Model, Quantizer, Request, Run, Sampling, Score, Scores, Text, WeightFormat};
 use specquant_engine::{
-    Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive, perplexity,
+    Arrivals, Chunks, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Wall, drive, perplexity,
 };
 use specquant_kernels::{Isa, Team};
 use specquant_kv::{Paged, allocator};
@@ -59,7 +59,7 @@ fn generate(depth: usize) -> (Vec<Output>, Pass) {
     };
     let (kv, clock) = (Box::new(Paged::new(SLOTS, 16)), Wall::start());
     let parts = Parts { target: &mut *target, kv, proposer, text: &text, clock: &clock };
-    let mut engine = Engine::new(parts, Policy { limit: 1, chunk: SLOTS, depth });
+    let mut engine = Engine::new(parts, Policy { limit: 1, wait: None, chunk: SLOTS, depth });
     let outputs = drive(&mut engine, requests(), Arrivals::Closed { users: 1 }, &|| false).unwrap().unwrap();
     (outputs, Pass::of(&engine.take_events()))
 }
@@ -87,11 +87,28 @@ fn perplexity_is_the_golden_one_to_five_digits() {
     let ids = text.encode(specquant_workload::eval_text()).unwrap();
     for role in ["target", "draft"] {
         let expected = &golden[format!("{role}_perplexity")];
-        let got = perplexity(&mut *model(role), &ids, 512).unwrap();
+        let got = perplexity(&mut *model(role), Chunks { ids: &ids, before: &[], size: 512 }).unwrap();
         assert_eq!(got.scored_tokens as u64, expected["scored_tokens"].as_u64().unwrap());
         let value = expected["value"].as_f64().unwrap();
         assert!((got.value / value - 1.0).abs() < 0.5e-5, "{role}: {} instead of {value}", got.value);
     }
+}
+
+#[test]
+fn a_token_that_begins_every_chunk_gives_the_perplexity_of_the_definition() {
+    let golden: Value = serde_json::from_str(include_str!("../../../models/data/begin.json")).unwrap();
+    let golden = &golden["perplexity"];
+    let [size, chunks] = ["chunk", "chunks"].map(|key| golden[key].as_u64().unwrap() as usize);
+    let text = bundled("target").unwrap().tokenizer().unwrap();
+    let mut ids = text.encode(specquant_workload::eval_text()).unwrap();
+    let mut check = |before: &[u32], expected: &str| {
+        ids.truncate(size * chunks - before.len());
+        let got = perplexity(&mut *model("target"), Chunks { ids: &ids, before, size }).unwrap();
+        let expected = golden[expected].as_f64().unwrap();
+        assert!((got.value / expected - 1.0).abs() < 1e-5, "{} instead of {expected}", got.value);
+    };
+    check(&[], "without");
+    check(&[0], "with");
 }
 
 #[test]

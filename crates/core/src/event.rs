@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Reach;
+use crate::usage::KvUsage;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,13 +40,22 @@ pub enum EventKind {
     Admitted {
         /// The request.
         request: u64,
+        /// Of its tokens, the first ones that the KV cache held already.
+        cached: usize,
     },
     /// A request lost its slots to an older one and waits to be computed again.
     Preempted {
         /// The request.
         request: u64,
-        /// Tokens whose keys and values must be computed again.
+        /// Tokens whose keys and values it lost; what is still in the cache when it is admitted again need not be recomputed.
         recompute: usize,
+    },
+    /// A request holds so many slots of the target's KV cache from now on; logged when that changes.
+    Holds {
+        /// The request.
+        request: u64,
+        /// Slots, shared ones included; those that went with a reservation and nobody asked for are not among them.
+        slots: usize,
     },
     /// The engine ran one step; `at` is its end, and the tokens that it gave are stamped no later.
     Step {
@@ -55,6 +65,10 @@ pub enum EventKind {
         reach: Reach,
         /// Where the step's time went; the parts sum to the time since the step began.
         times: PhaseTimes,
+        /// Slots of the target's KV cache while it ran, those for the step's tokens granted and not yet live.
+        kv: KvUsage,
+        /// The same of the draft's; without slots where there is none.
+        draft_kv: KvUsage,
     },
     /// A request got tokens.
     Tokens {
@@ -128,8 +142,10 @@ impl TextSize {
 pub enum Held {
     /// The KV cache has no room for it.
     PoolFull,
-    /// As many requests are running as may.
+    /// As many requests are running as may, or a batch is running that nobody may join.
     BatchFull,
+    /// The batch that it will be in waits for more requests.
+    WaitWindow,
 }
 
 /// Why a request ended.

@@ -18,8 +18,9 @@ mod scores;
 mod slo;
 mod spec;
 mod text;
+mod usage;
 
-pub use axis::{Batching, Kv, KvDtype, Quantizer, Speculation, WeightFormat};
+pub use axis::{Batching, Kv, KvDtype, Quantizer, Reserve, Speculation, WeightFormat};
 pub use batch::{Batch, Reach, Run, Score, SeqId, SlotCopy};
 pub use clock::Clock;
 pub use dist::{Dist, Sampling, dist, pick};
@@ -32,4 +33,5 @@ pub use request::Request;
 pub use scores::{Greedy, Scores, greedy};
 pub use slo::Slo;
 pub use spec::{MOST_ROUNDS, RunSpec, Workload};
-pub use text::{Decoded, Decoder, Text, TextState};
+pub use text::{BARE, Decoded, Decoder, Template, Text, TextState};
+pub use usage::KvUsage;

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::axis::{Batching, Kv, KvDtype, Quantizer, Speculation, WeightFormat};
+use crate::axis::{Batching, Kv, KvDtype, Quantizer, Reserve, Speculation, WeightFormat};
 use crate::dist::Sampling;
 use crate::slo::Slo;
 
@@ -33,6 +33,9 @@ pub struct RunSpec {
     /// KV allocator.
     #[schemars(with = "String")]
     pub kv: Kv,
+    /// Tokens that the KV cache of each model has slots for; enough for all sequences that run together unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_pool: Option<usize>,
     /// KV cache format of target and draft; what goes with the weights unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -92,6 +95,17 @@ pub struct Workload {
     pub ignore_eos: bool,
     /// Texts that end an output.
     pub stop: Vec<String>,
+    /// Whether prompts get the special tokens around them that the tokenizer asks for, such as one that begins a text.
+    #[serde(skip_serializing_if = "is_true")]
+    pub special_tokens: bool,
+    /// Whether lines of the prompts' file that hold no prompt are skipped, and counted, instead of refused.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skip_invalid: bool,
+}
+
+/// What goes without saying is not written, so that older specs and newer ones are the same.
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 impl Default for RunSpec {
@@ -103,6 +117,7 @@ impl Default for RunSpec {
             draft_weights: None,
             quantizer: Quantizer::Mse,
             kv: Kv::Paged { block: 16 },
+            kv_pool: None,
             kv_dtype: None,
             batching: Batching::Continuous { limit: 1 },
             chunk: 512,
@@ -124,9 +139,20 @@ impl Default for RunSpec {
 
 impl Default for Workload {
     fn default() -> Self {
-        Workload { prompts: "bundled".into(), num_prompts: 24, max_new_tokens: 64, ignore_eos: false, stop: Vec::new() }
+        Workload {
+            prompts: "bundled".into(),
+            num_prompts: 24,
+            max_new_tokens: 64,
+            ignore_eos: false,
+            stop: Vec::new(),
+            special_tokens: true,
+            skip_invalid: false,
+        }
     }
 }
+
+/// Slots of the largest KV pool.
+const MOST_SLOTS: usize = 1 << 28;
 
 /// More rounds than any run needs.
 pub const MOST_ROUNDS: usize = 10_000;
@@ -164,6 +190,19 @@ impl RunSpec {
         let price = self.price.unwrap_or(1.0);
         ensure!(price.is_finite() && price > 0.0, "price {price}: must be above 0 for an hour");
         ensure!(self.threads <= 1024, "threads {}: must lie in 0..=1024; 0 takes every physical core", self.threads);
+        ensure!(
+            self.kv_pool.is_none_or(|slots| (1..=MOST_SLOTS).contains(&slots)),
+            "kv_pool {}: must lie in 1..={MOST_SLOTS} tokens",
+            self.kv_pool.unwrap_or(0)
+        );
+        let known = self.workload.ignore_eos && self.workload.stop.is_empty();
+        if let Kv::Buddy { reserve: Reserve::Pow2 | Reserve::Oracle } = self.kv {
+            ensure!(
+                known,
+                "kv {}: it knows how long outputs get: set ignore_eos and no stop texts, or use buddy:max",
+                self.kv
+            );
+        }
         ensure!(self.workload.max_new_tokens >= 1, "max_new_tokens 0: at least one token must be generated");
         match self.device.as_str() {
             "auto" | "cpu" => Ok(()),

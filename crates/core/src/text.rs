@@ -5,13 +5,40 @@
 
 use anyhow::Result;
 
+/// Special tokens that a tokenizer puts around every text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Template {
+    /// Ids before the text.
+    pub before: Vec<u32>,
+    /// Ids after it.
+    pub after: Vec<u32>,
+}
+
+/// No tokens around a text.
+pub static BARE: Template = Template { before: Vec::new(), after: Vec::new() };
+
+impl Template {
+    /// The tokens of a text as a model is fed them. `true` if the text spells out by itself what would be put before it: that
+    /// stands there once.
+    pub fn around(&self, ids: &[u32]) -> (Vec<u32>, bool) {
+        let spelled = !self.before.is_empty() && ids.starts_with(&self.before);
+        let before: &[u32] = if spelled { &[] } else { &self.before };
+        ([before, ids, &self.after].concat(), spelled)
+    }
+}
+
 /// A tokenizer.
 pub trait Text: Send + Sync {
     /// Number of token ids.
     fn vocab(&self) -> usize;
 
-    /// Token ids of a text, without beginning-of-text or end-of-text tokens.
+    /// Token ids of a text alone; what a model is fed has the [`Text::template`] around it.
     fn encode(&self, text: &str) -> Result<Vec<u32>>;
+
+    /// The tokens that belong around every text, such as the one that begins it.
+    fn template(&self) -> &Template {
+        &BARE
+    }
 
     /// Takes in one more id and returns the text that is now certain; `None` while a character is incomplete.
     fn step(&self, state: &mut TextState, id: u32) -> Result<Option<String>>;

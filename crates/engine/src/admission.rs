@@ -3,7 +3,7 @@
 //! Only the head of the queue is ever admitted, so no request can be overtaken for ever.
 
 use specquant_core::{EventKind, Held, Request};
-use specquant_kv::{Grant, Limit};
+use specquant_kv::{Full, Grant};
 
 use crate::{Engine, Sequence};
 
@@ -29,6 +29,9 @@ impl Engine<'_> {
         } else if let Some(at) = self.running.iter().position(named) {
             let seq = self.running.remove(at);
             self.release(&seq);
+            if self.running.is_empty() {
+                self.end_batch();
+            }
         } else {
             return;
         }
@@ -38,7 +41,7 @@ impl Engine<'_> {
     /// Why a sequence could never run, even alone.
     fn refusal(&self, seq: &Sequence) -> Option<String> {
         let info = self.parts.target.info();
-        let (prompt, slots) = (&seq.request.prompt, self.parts.kv.usage().capacity);
+        let (prompt, most, largest) = (&seq.request.prompt, seq.most_slots(), self.parts.kv.largest());
         if prompt.is_empty() {
             Some("the prompt holds no token".into())
         } else if let Some(id) = prompt.iter().find(|&&id| id as usize >= info.vocab) {
@@ -47,34 +50,68 @@ impl Engine<'_> {
             Some(format!("a prompt of {} tokens leaves no room in a context of {}", prompt.len(), info.context))
         } else if seq.request.max_new_tokens == 0 {
             Some("it asks for no token".into())
-        } else if seq.most_slots() > slots {
-            Some(format!("it may need {} KV slots and the pool has {slots}", seq.most_slots()))
+        } else if most > largest {
+            Some(format!("it may need {most} KV slots and a sequence can have at most {largest}"))
         } else {
             None
         }
     }
 
-    /// Moves requests from the queue to the running set while the limit and the pool allow.
+    /// Moves requests from the queue to the running set while the batch and the pool allow.
     pub(crate) fn admit(&mut self) {
+        let closed = self.closed();
         while let Some(seq) = self.waiting.front() {
-            let limit = Limit { max_len: seq.most_slots() };
-            let held = if self.running.len() >= self.policy.limit {
-                Some(Held::BatchFull)
-            } else {
-                self.parts.kv.open(seq.id, &seq.tokens, limit).err().map(|_| Held::PoolFull)
-            };
             let request = seq.request.id;
-            if let Some(reason) = held {
-                if self.held != Some((request, reason)) {
-                    self.held = Some((request, reason));
-                    self.log(EventKind::Held { request, reason });
+            let full = (self.running.len() >= self.policy.limit).then_some(Held::BatchFull);
+            let opened = match closed.or(full) {
+                Some(reason) => Err(reason),
+                None => self.parts.kv.open(seq.id, &seq.tokens, seq.limit()).map_err(|Full| Held::PoolFull),
+            };
+            match opened {
+                Ok(grant) => self.enter(grant),
+                Err(reason) => {
+                    if self.held != Some((request, reason)) {
+                        self.held = Some((request, reason));
+                        self.log(EventKind::Held { request, reason });
+                    }
+                    return;
                 }
-                return;
             }
-            self.held = None;
-            self.log(EventKind::Admitted { request });
-            self.running.extend(self.waiting.pop_front());
         }
+    }
+
+    /// Why nobody may join the batch now, in static batching.
+    fn closed(&self) -> Option<Held> {
+        self.policy.wait?;
+        if !self.running.is_empty() {
+            Some(Held::BatchFull)
+        } else {
+            self.window_end().filter(|end| self.now() < *end).map(|_| Held::WaitWindow)
+        }
+    }
+
+    /// When a batch starts that waits for more requests; `None` if none waits. Until then a step does nothing unless requests
+    /// arrive.
+    pub fn window_end(&self) -> Option<u64> {
+        let (wait, first) = (self.policy.wait?, self.waiting.front()?);
+        let open = self.running.is_empty() && self.waiting.len() < self.policy.limit;
+        open.then(|| first.request.arrival.saturating_add(wait))
+    }
+
+    /// Takes back what ended requests have kept.
+    pub(crate) fn end_batch(&mut self) {
+        std::mem::take(&mut self.ended).iter().for_each(|seq| self.release(seq));
+    }
+
+    /// Moves the head of the queue to the running set; the tokens that it was granted slots for are computed already.
+    fn enter(&mut self, grant: Grant) {
+        let Some(mut seq) = self.waiting.pop_front() else { return };
+        self.held = None;
+        self.log(EventKind::Admitted { request: seq.request.id, cached: grant.slots.len() });
+        seq.computed = grant.slots.len();
+        seq.slots = grant.slots;
+        self.copies.extend(grant.copies);
+        self.running.push(seq);
     }
 
     /// Grants `n` more slots to the sequence at `at`, at the cost of younger ones. `None` if it had to give way itself,

@@ -52,6 +52,10 @@ pub fn drive(
         }
         if !engine.is_idle() {
             outputs.extend(engine.step()?);
+            if let Some(end) = engine.window_end() {
+                let next = due.peek().filter(|_| arrivals == Arrivals::Scheduled).map_or(end, |next| next.arrival);
+                engine.wait_until(end.min(next));
+            }
         } else if let Some(next) = due.peek() {
             engine.wait_until(next.arrival);
         } else {

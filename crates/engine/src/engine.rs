@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, Result};
 use specquant_core::{
-    Batch, Clock, Dist, Event, EventKind, Held, Model, PhaseTimes, Reach, Reason, Rows, Run, Score, Scores, SeqId,
-    SlotCopy, Text, TextSize,
+    Batch, Clock, Dist, Event, EventKind, Held, KvUsage, Model, PhaseTimes, Reach, Reason, Rows, Run, Score, Scores,
+    SeqId, SlotCopy, Text, TextSize,
 };
 use specquant_kv::{Allocator, Keep};
 
+use crate::quality::overflow;
 use crate::{Ask, Draft, Output, Proposer, Sequence, Verdict, verify};
 
 /// What an engine runs on.
@@ -34,6 +35,9 @@ pub struct Parts<'a> {
 pub struct Policy {
     /// The most sequences that run together.
     pub limit: usize,
+    /// Static batching: a batch starts when no other runs and it is full, or its first request arrived so many nanoseconds ago.
+    /// `None` is continuous batching: a request may join at every step.
+    pub wait: Option<u64>,
     /// The most prompt tokens of a sequence in one step.
     pub chunk: usize,
     /// Draft tokens asked for in one step.
@@ -47,10 +51,12 @@ pub struct Engine<'a> {
     pub(crate) waiting: VecDeque<Sequence>,
     /// In order of admission, so the last is the youngest.
     pub(crate) running: Vec<Sequence>,
+    /// In static batching, those of the running batch that are finished and keep their slots.
+    pub(crate) ended: Vec<Sequence>,
     pub(crate) held: Option<(u64, Held)>,
     pub(crate) next_seq: SeqId,
     /// To be run before the next forward, which may write the slots that they read.
-    copies: Vec<SlotCopy>,
+    pub(crate) copies: Vec<SlotCopy>,
     events: Vec<Event>,
 }
 
@@ -87,9 +93,9 @@ impl Stopwatch<'_> {
 impl<'a> Engine<'a> {
     /// An engine with nothing to do.
     pub fn new(parts: Parts<'a>, policy: Policy) -> Engine<'a> {
-        let (waiting, running) = (VecDeque::new(), Vec::new());
+        let (waiting, running, ended) = (VecDeque::new(), Vec::new(), Vec::new());
         let (copies, events) = (Vec::new(), Vec::new());
-        Engine { parts, policy, waiting, running, held: None, next_seq: 0, copies, events }
+        Engine { parts, policy, waiting, running, ended, held: None, next_seq: 0, copies, events }
     }
 
     /// Whether no request is waiting or running.
@@ -118,15 +124,27 @@ impl<'a> Engine<'a> {
     }
 
     /// Slots of the target's cache by state.
-    pub fn kv_usage(&self) -> specquant_kv::Usage {
-        self.parts.kv.usage()
+    pub fn kv_usage(&self) -> KvUsage {
+        let mut usage = self.parts.kv.usage();
+        for seq in &self.ended {
+            let slots = self.parts.kv.holding(seq.id).slots;
+            let live = usage.live.min(seq.computed);
+            let reserved = usage.reserved.min(slots.saturating_sub(live));
+            usage.live -= live;
+            usage.reserved -= reserved;
+            usage.ended += live + reserved;
+        }
+        usage
     }
 
-    /// Runs one step and returns the requests that it finished. After an error nothing is running or waiting.
+    /// Runs one step, if a request may run, and returns the requests that it finished. After an error nothing is running or
+    /// waiting.
     pub fn step(&mut self) -> Result<Vec<Output>> {
         let outcome = self.try_step();
         if let Err(error) = &outcome {
             let why = format!("{error:#}");
+            self.copies.clear();
+            self.end_batch();
             for seq in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.waiting)) {
                 self.release(&seq);
                 self.log(EventKind::Failed { request: seq.request.id, why: why.clone() });
@@ -139,6 +157,9 @@ impl<'a> Engine<'a> {
         let clock = self.parts.clock;
         let (mut watch, mut times) = (Stopwatch { clock, last: clock.now() }, PhaseTimes::default());
         self.admit();
+        if self.running.is_empty() {
+            return Ok(Vec::new());
+        }
         let shares = self.grant();
         watch.lap(&mut times.other);
         let mut drafts = vec![Draft::default(); shares.len()];
@@ -146,6 +167,7 @@ impl<'a> Engine<'a> {
         watch.lap(&mut times.draft_prefill);
         self.propose(&shares, &mut drafts, |share| share.depth > 0)?;
         self.note_skipped(&shares, &drafts);
+        let (kv, draft_kv) = (self.kv_usage(), self.parts.proposer.usage());
         watch.lap(&mut times.draft);
         let (scores, reach) = self.forward(&shares, &drafts)?;
         watch.lap(&mut times.target);
@@ -157,7 +179,7 @@ impl<'a> Engine<'a> {
         watch.lap(&mut times.other);
         let outputs = self.settle(&shares, reasons);
         watch.lap(&mut times.keep);
-        self.log_at(watch.last, EventKind::Step { rows: rows(&shares, &drafts), reach, times });
+        self.log_at(watch.last, EventKind::Step { rows: rows(&shares, &drafts), reach, times, kv, draft_kv });
         Ok(outputs)
     }
 
@@ -176,10 +198,21 @@ impl<'a> Engine<'a> {
             if let Some(grant) = grant {
                 self.running[at].slots.extend(grant.slots);
                 self.copies.extend(grant.copies);
+                self.note_holding(at);
                 shares.push(share);
             }
         }
         shares
+    }
+
+    fn note_holding(&mut self, at: usize) {
+        let seq = &mut self.running[at];
+        let slots = self.parts.kv.holding(seq.id).slots;
+        if seq.holds != slots {
+            seq.holds = slots;
+            let request = seq.request.id;
+            self.log(EventKind::Holds { request, slots });
+        }
     }
 
     fn share(&self, seq: &Sequence) -> Share {
@@ -249,10 +282,11 @@ impl<'a> Engine<'a> {
         let of = |(seq, scores): (&Sequence, &Scores)| {
             scores.dists(&seq.request.sampling).with_context(|| {
                 format!(
-                    "{}: the target's logits are not finite at position {} of request {}: its weights are damaged or overflow",
+                    "{}: the target's logits are not finite at position {} of request {}: {}",
                     self.parts.target.info().name,
                     seq.tokens.len(),
-                    seq.request.id
+                    seq.request.id,
+                    overflow(self.parts.target.info())
                 )
             })
         };
@@ -299,24 +333,29 @@ impl<'a> Engine<'a> {
     fn settle(&mut self, shares: &[Share], reasons: Vec<Option<Reason>>) -> Vec<Output> {
         let (mut running, mut outputs) = (Vec::new(), Vec::new());
         for ((mut seq, share), reason) in std::mem::take(&mut self.running).into_iter().zip(shares).zip(reasons) {
-            if let Some(reason) = reason {
-                self.release(&seq);
-                let (request, tokens) = (seq.request.id, seq.generated().len());
-                let output = seq.output(reason);
-                let text = TextSize::of(&output.text);
-                self.log(EventKind::Finished { request, reason, tokens, text });
-                outputs.push(output);
-                continue;
-            }
             let computed = if share.scored { seq.tokens.len() - 1 } else { seq.computed + share.pending };
-            self.parts.kv.commit(seq.id, &seq.tokens[seq.computed..computed]);
+            for moved in self.parts.kv.commit(seq.id, &seq.tokens[seq.computed..computed]) {
+                seq.slots[moved.at] = moved.slot;
+            }
             self.copies.extend(self.parts.kv.keep(seq.id, Keep::Len(computed)));
             seq.computed = computed;
             seq.slots.truncate(computed);
             self.parts.proposer.keep(&seq);
+            if let Some(reason) = reason {
+                let (request, tokens) = (seq.request.id, seq.generated().len());
+                let output = seq.finish(reason);
+                let text = TextSize::of(&output.text);
+                self.log(EventKind::Finished { request, reason, tokens, text });
+                outputs.push(output);
+                self.ended.push(seq);
+                continue;
+            }
             running.push(seq);
         }
         self.running = running;
+        if self.policy.wait.is_none() || self.running.is_empty() {
+            self.end_batch();
+        }
         outputs
     }
 

@@ -25,7 +25,7 @@ pub use draft_model::DraftModel;
 pub use drive::{Arrivals, drive};
 pub use engine::{Engine, Parts, Policy};
 pub use proposer::{Ask, NoDraft, Proposer};
-pub use quality::{Chunk, finite, perplexity, study};
+pub use quality::{Chunk, Chunks, finite, perplexity, study};
 pub use sequence::{Output, Sequence};
 pub use sweep::Sweep;
 pub use verify::{accept_probability, residual, verify};

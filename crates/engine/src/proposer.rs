@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use specquant_core::{Model, Rng, Sampling, SeqId};
-use specquant_kv::Full;
+use specquant_kv::{Full, Usage};
 
 use crate::{Draft, Sequence};
 
@@ -17,6 +17,11 @@ pub trait Proposer {
 
     /// Notes what became of the last draft: `seq` holds the tokens that stand.
     fn keep(&mut self, seq: &Sequence);
+
+    /// The slots of its own KV cache; none where it has no cache.
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
 
     /// Ends a sequence.
     fn close(&mut self, seq: SeqId);

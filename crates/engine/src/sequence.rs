@@ -4,6 +4,7 @@
 
 use anyhow::Result;
 use specquant_core::{Decoder, Reason, Request, Rng, SeqId, Text};
+use specquant_kv::Limit;
 
 /// A request that is waiting or running.
 pub struct Sequence {
@@ -17,6 +18,8 @@ pub struct Sequence {
     pub computed: usize,
     /// The slot of each computed token.
     pub slots: Vec<u32>,
+    /// Slots that it was last seen to hold.
+    pub(crate) holds: usize,
     /// The most tokens that `tokens` may come to hold.
     longest: usize,
     /// Whether the proposer has opened it.
@@ -47,10 +50,10 @@ impl Sequence {
         let tokens = request.prompt.clone();
         let longest = context.min(tokens.len() + request.max_new_tokens);
         let decoder = Decoder::new(&request.stop);
-        let (computed, slots, drafted, text) = (0, Vec::new(), false, String::new());
+        let (computed, slots, holds, drafted, text) = (0, Vec::new(), 0, false, String::new());
         // The offset basis of FNV-1a.
         let digest = 0xcbf2_9ce4_8422_2325;
-        Sequence { id, request, tokens, computed, slots, longest, drafted, decoder, text, digest }
+        Sequence { id, request, tokens, computed, slots, holds, longest, drafted, decoder, text, digest }
     }
 
     /// Tokens that have been generated.
@@ -66,6 +69,13 @@ impl Sequence {
     /// Slots at its longest: the last token ends it and is never run.
     pub(crate) fn most_slots(&self) -> usize {
         self.longest.saturating_sub(1)
+    }
+
+    /// What an allocator may know of its length.
+    pub(crate) fn limit(&self) -> Limit {
+        let Request { ignore_eos, stop, .. } = &self.request;
+        let max_len = self.most_slots();
+        Limit { max_len, oracle_len: (*ignore_eos && stop.is_empty()).then_some(max_len) }
     }
 
     /// The request's random numbers.
@@ -98,16 +108,17 @@ impl Sequence {
     pub(crate) fn reset(&mut self) {
         self.computed = 0;
         self.slots.clear();
+        self.holds = 0;
         self.drafted = false;
     }
 
-    /// The finished request.
-    pub(crate) fn output(mut self, reason: Reason) -> Output {
+    /// The finished request. Its text is taken out of it.
+    pub(crate) fn finish(&mut self, reason: Reason) -> Output {
+        let mut text = std::mem::take(&mut self.text);
         if reason != Reason::Stop {
-            self.text.push_str(&self.decoder.finish());
+            text.push_str(&self.decoder.finish());
         }
-        let tokens = self.generated().to_vec();
-        Output { request: self.request.id, tokens, text: self.text, reason, digest: self.digest }
+        Output { request: self.request.id, tokens: self.generated().to_vec(), text, reason, digest: self.digest }
     }
 
     /// One step of FNV-1a over four bytes.

@@ -153,7 +153,7 @@ fn floats<E: Element>(source: &Source<'_>, inputs: usize) -> Result<Buffer> {
         let mut lost = None;
         for (k, value) in row.iter().enumerate() {
             let narrow = E::narrow(*value);
-            if value.is_finite() && !narrow.widen().is_finite() {
+            if !narrow.widen().is_finite() {
                 lost = lost.or(Some(*value));
             }
             // SAFETY: `k < inputs` stays within the panel.

@@ -1,19 +1,21 @@
-//! Reservation of each sequence's maximum length in one piece, as FasterTransformer did; first fit.
+//! Reservation of each sequence's maximum length in one piece, as FasterTransformer did; the smallest hole that fits.
 //!
 //! The holes between the pieces are disjoint, never adjacent, and together with the pieces cover every slot.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use specquant_core::{SeqId, SlotCopy};
 
-use crate::{Allocator, Cached, Full, Grant, Keep, Limit, Usage};
+use crate::{Allocator, Full, Grant, Holding, Keep, Limit, Moved, Usage};
 
 /// One piece of slots for each sequence.
 pub struct Contiguous {
-    capacity: usize,
     /// First slot of each hole, and its length.
     holes: BTreeMap<usize, usize>,
+    /// The same holes as length and first slot.
+    by_len: BTreeSet<(usize, usize)>,
     pieces: HashMap<SeqId, Piece>,
+    usage: Usage,
 }
 
 struct Piece {
@@ -26,38 +28,53 @@ struct Piece {
 impl Contiguous {
     /// All `slots` in one hole.
     pub fn new(slots: usize) -> Contiguous {
-        Contiguous { capacity: slots, holes: BTreeMap::from([(0, slots)]), pieces: HashMap::new() }
+        let usage = Usage { capacity: slots, ..Usage::default() };
+        let (holes, by_len) = (BTreeMap::from([(0, slots)]), BTreeSet::from([(slots, 0)]));
+        Contiguous { holes, by_len, pieces: HashMap::new(), usage }
     }
 
     fn piece(&mut self, seq: SeqId) -> &mut Piece {
         self.pieces.get_mut(&seq).expect("the engine names open sequences only")
     }
 
+    fn insert_hole(&mut self, first: usize, len: usize) {
+        self.holes.insert(first, len);
+        self.by_len.insert((len, first));
+    }
+
+    fn remove_hole(&mut self, first: usize) -> Option<usize> {
+        let len = self.holes.remove(&first)?;
+        self.by_len.remove(&(len, first));
+        Some(len)
+    }
+
     /// Makes a hole and joins it with the holes that it touches.
     fn return_hole(&mut self, mut first: usize, mut len: usize) {
-        if let Some(after) = self.holes.remove(&(first + len)) {
+        if let Some(after) = self.remove_hole(first + len) {
             len += after;
         }
         if let Some((&before, &before_len)) = self.holes.range(..first).next_back()
             && before + before_len == first
         {
+            self.remove_hole(before);
             first = before;
             len += before_len;
         }
-        self.holes.insert(first, len);
+        self.insert_hole(first, len);
     }
 }
 
 impl Allocator for Contiguous {
-    fn open(&mut self, seq: SeqId, _prompt: &[u32], limit: Limit) -> Result<Cached, Full> {
+    fn open(&mut self, seq: SeqId, _prompt: &[u32], limit: Limit) -> Result<Grant, Full> {
         let len = limit.max_len;
-        let (&first, &hole) = self.holes.iter().find(|&(_, &hole)| hole >= len).ok_or(Full)?;
-        self.holes.remove(&first);
+        let &(hole, first) = self.by_len.range((len, 0)..).next().ok_or(Full)?;
+        self.remove_hole(first);
         if hole > len {
-            self.holes.insert(first + len, hole - len);
+            self.insert_hole(first + len, hole - len);
         }
         self.pieces.insert(seq, Piece { first, len, granted: 0, committed: 0 });
-        Ok(Cached(0))
+        self.usage.reserved += len;
+        Ok(Grant::default())
     }
 
     fn extend(&mut self, seq: SeqId, n: usize) -> Result<Grant, Full> {
@@ -70,10 +87,13 @@ impl Allocator for Contiguous {
         Ok(Grant { slots: (start..start + n).map(|slot| slot as u32).collect(), copies: Vec::new() })
     }
 
-    fn commit(&mut self, seq: SeqId, ids: &[u32]) {
+    fn commit(&mut self, seq: SeqId, ids: &[u32]) -> Vec<Moved> {
         let piece = self.piece(seq);
         piece.committed += ids.len();
         debug_assert!(piece.committed <= piece.granted, "only granted slots hold tokens");
+        self.usage.live += ids.len();
+        self.usage.reserved -= ids.len();
+        Vec::new()
     }
 
     fn keep(&mut self, seq: SeqId, Keep::Len(len): Keep) -> Vec<SlotCopy> {
@@ -84,15 +104,23 @@ impl Allocator for Contiguous {
     }
 
     fn free(&mut self, seq: SeqId) {
-        if let Some(piece) = self.pieces.remove(&seq) {
-            self.return_hole(piece.first, piece.len);
+        if let Some(Piece { first, len, committed, .. }) = self.pieces.remove(&seq) {
+            self.usage.live -= committed;
+            self.usage.reserved -= len - committed;
+            self.return_hole(first, len);
         }
     }
 
     fn usage(&self) -> Usage {
-        let live = self.pieces.values().map(|piece| piece.committed).sum();
-        let taken: usize = self.pieces.values().map(|piece| piece.len).sum();
-        Usage { capacity: self.capacity, live, reserved: taken - live }
+        self.usage
+    }
+
+    fn largest(&self) -> usize {
+        self.usage.capacity
+    }
+
+    fn holding(&self, seq: SeqId) -> Holding {
+        self.pieces.get(&seq).map_or(Holding::default(), |p| Holding { slots: p.len, room: p.len - p.granted })
     }
 }
 
@@ -101,11 +129,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_are_joined_and_the_first_that_fits_is_taken() {
+    fn holes_are_joined_and_the_smallest_that_fits_is_taken() {
         let mut kv = Contiguous::new(10);
-        let limit = |max_len| Limit { max_len };
+        let limit = |max_len| Limit { max_len, oracle_len: None };
         for (seq, len) in [(1, 3), (2, 3), (3, 4)] {
-            assert_eq!(kv.open(seq, &[], limit(len)), Ok(Cached(0)));
+            assert_eq!(kv.open(seq, &[], limit(len)), Ok(Grant::default()));
         }
         assert_eq!(kv.open(4, &[], limit(1)), Err(Full));
         kv.free(1);
@@ -113,12 +141,12 @@ mod tests {
         // Seven slots are free, in holes of three and four.
         assert_eq!(kv.open(4, &[], limit(5)), Err(Full));
         kv.free(2);
-        assert_eq!(kv.open(4, &[], limit(10)), Ok(Cached(0)));
+        assert_eq!(kv.open(4, &[], limit(10)), Ok(Grant::default()));
         assert_eq!(kv.extend(4, 2).unwrap().slots, [0, 1]);
         assert_eq!(kv.keep(4, Keep::Len(1)), []);
         assert_eq!(kv.extend(4, 9).unwrap().slots, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(kv.extend(4, 1), Err(Full));
         kv.commit(4, &[5, 6]);
-        assert_eq!(kv.usage(), Usage { capacity: 10, live: 2, reserved: 8 });
+        assert_eq!(kv.usage(), Usage { capacity: 10, live: 2, reserved: 8, ..Usage::default() });
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use specquant_core::{SeqId, SlotCopy};
 
-use crate::{Allocator, Cached, Full, Grant, Keep, Limit, Usage};
+use crate::{Allocator, Full, Grant, Holding, Keep, Limit, Moved, Usage};
 
 /// Fixed-size blocks, any of which may follow any other.
 pub struct Paged {
@@ -18,6 +18,8 @@ pub struct Paged {
     /// Free blocks that are promised to open sequences for the rest of their prompts.
     promised: usize,
     tables: HashMap<SeqId, Table>,
+    /// Committed tokens of all sequences.
+    live: usize,
 }
 
 #[derive(Default)]
@@ -34,7 +36,8 @@ impl Paged {
     pub fn new(slots: usize, block: usize) -> Paged {
         let blocks = slots / block;
         // Popping from the end hands the lowest block out first.
-        Paged { block, blocks, free: (0..blocks as u32).rev().collect(), promised: 0, tables: HashMap::new() }
+        let free = (0..blocks as u32).rev().collect();
+        Paged { block, blocks, free, promised: 0, tables: HashMap::new(), live: 0 }
     }
 
     fn table(&mut self, seq: SeqId) -> &mut Table {
@@ -43,7 +46,7 @@ impl Paged {
 }
 
 impl Allocator for Paged {
-    fn open(&mut self, seq: SeqId, prompt: &[u32], _limit: Limit) -> Result<Cached, Full> {
+    fn open(&mut self, seq: SeqId, prompt: &[u32], _limit: Limit) -> Result<Grant, Full> {
         // Without a promise, sequences opened together would all count the same free blocks, and the last ones would
         // lose theirs in their first steps.
         let promised = prompt.len().div_ceil(self.block);
@@ -52,7 +55,7 @@ impl Allocator for Paged {
         }
         self.promised += promised;
         self.tables.insert(seq, Table { promised, ..Table::default() });
-        Ok(Cached(0))
+        Ok(Grant::default())
     }
 
     fn extend(&mut self, seq: SeqId, n: usize) -> Result<Grant, Full> {
@@ -75,10 +78,12 @@ impl Allocator for Paged {
         Ok(Grant { slots: (start..end).map(slot).collect(), copies: Vec::new() })
     }
 
-    fn commit(&mut self, seq: SeqId, ids: &[u32]) {
+    fn commit(&mut self, seq: SeqId, ids: &[u32]) -> Vec<Moved> {
         let table = self.table(seq);
         table.committed += ids.len();
         debug_assert!(table.committed <= table.granted, "only granted slots hold tokens");
+        self.live += ids.len();
+        Vec::new()
     }
 
     fn keep(&mut self, seq: SeqId, Keep::Len(len): Keep) -> Vec<SlotCopy> {
@@ -94,14 +99,26 @@ impl Allocator for Paged {
     fn free(&mut self, seq: SeqId) {
         if let Some(table) = self.tables.remove(&seq) {
             self.promised -= table.promised;
+            self.live -= table.committed;
             self.free.extend(table.blocks.into_iter().rev());
         }
     }
 
     fn usage(&self) -> Usage {
-        let live = self.tables.values().map(|table| table.committed).sum();
         let taken = (self.blocks - self.free.len() + self.promised) * self.block;
-        Usage { capacity: self.blocks * self.block, live, reserved: taken - live }
+        let (capacity, live) = (self.blocks * self.block, self.live);
+        Usage { capacity, live, reserved: taken - live, ..Usage::default() }
+    }
+
+    fn largest(&self) -> usize {
+        self.blocks * self.block
+    }
+
+    fn holding(&self, seq: SeqId) -> Holding {
+        self.tables.get(&seq).map_or(Holding::default(), |table| Holding {
+            slots: (table.blocks.len() + table.promised) * self.block,
+            room: (table.blocks.len() + table.promised) * self.block - table.granted,
+        })
     }
 }
 
@@ -112,10 +129,10 @@ mod tests {
     #[test]
     fn blocks_come_one_by_one_and_go_back_across_a_boundary() {
         let mut kv = Paged::new(13, 4);
-        let any = Limit { max_len: 100 };
+        let any = Limit { max_len: 100, oracle_len: None };
         assert_eq!(kv.usage().capacity, 12);
         kv.open(1, &[0; 5], any).unwrap();
-        assert_eq!(kv.usage(), Usage { capacity: 12, live: 0, reserved: 8 });
+        assert_eq!(kv.usage(), Usage { capacity: 12, live: 0, reserved: 8, ..Usage::default() });
         assert_eq!(kv.open(2, &[0; 5], any), Err(Full));
         kv.open(2, &[0; 1], any).unwrap();
         assert_eq!(kv.extend(1, 5).unwrap().slots, [0, 1, 2, 3, 4]);
@@ -123,12 +140,12 @@ mod tests {
         assert_eq!(kv.open(3, &[0; 1], any), Err(Full));
         assert_eq!(kv.extend(1, 4), Err(Full));
         kv.commit(1, &[7; 3]);
-        assert_eq!(kv.usage(), Usage { capacity: 12, live: 3, reserved: 9 });
+        assert_eq!(kv.usage(), Usage { capacity: 12, live: 3, reserved: 9, ..Usage::default() });
         // Back over the boundary at four: the second block is free for the other sequence.
         kv.keep(1, Keep::Len(4));
         assert_eq!(kv.extend(2, 5).unwrap().slots, [9, 10, 11, 4, 5]);
         kv.free(1);
         kv.free(2);
-        assert_eq!(kv.usage(), Usage { capacity: 12, live: 0, reserved: 0 });
+        assert_eq!(kv.usage(), Usage { capacity: 12, live: 0, reserved: 0, ..Usage::default() });
     }
 }

@@ -51,10 +51,12 @@ pub struct AcceptanceRates {
     pub tau: f64,
     /// Tokens output per drafting step: emitted / N. Less than tau where outputs were cut inside a step.
     pub emitted_per_step: Option<f64>,
-    /// `survival[i - 1]`: share of drafting steps that accepted at least i tokens, A\[i\] / N.
-    pub survival: Vec<f64>,
-    /// `conditional[i - 1]`: share of those that accepted at least i - 1 tokens, A\[i\] / A\[i - 1\] with A\[0\] = N.
-    pub conditional: Vec<Option<f64>>,
+    /// `survival_by_position[i - 1]`: of the steps that drafted at least i tokens, the share that accepted so many. A\[i\] / N
+    /// where all drafts have one length.
+    pub survival_by_position: Vec<f64>,
+    /// `conditional_by_position[i - 1]`: of the steps that drafted at least i tokens and accepted i - 1 of them, the share that
+    /// accepted one more.
+    pub conditional_by_position: Vec<Option<f64>>,
 }
 
 impl Acceptance {
@@ -133,6 +135,12 @@ impl Acceptance {
         (1..longest).map(|i| self.by_length.iter().flat_map(|counts| counts.accepted.iter().skip(i)).sum()).collect()
     }
 
+    /// Steps that drafted at least `length` tokens and accepted at least `accepted` of them.
+    fn reached(&self, length: usize, accepted: usize) -> u64 {
+        let long = self.by_length.iter().filter(|counts| counts.length >= length);
+        long.flat_map(|counts| counts.accepted.iter().skip(accepted)).sum()
+    }
+
     /// Mean acceptance length: 1 + accepted / N; 1 without drafts.
     pub fn tau(&self) -> f64 {
         // One division rounds once: 1 + 1696 / 1000 would be 2.6959999999999997.
@@ -143,7 +151,8 @@ impl Acceptance {
     pub fn rates(&self) -> AcceptanceRates {
         let (steps, survivors) = (self.drafting_steps(), self.survivors());
         let (drafted, accepted, rejected) = (self.drafted(), self.accepted(), self.rejected());
-        let before = std::iter::once(steps).chain(survivors.iter().copied());
+        let positions = 1..=survivors.len();
+        let tried = |i: usize| self.reached(i, i - 1);
         AcceptanceRates {
             drafting_steps: steps,
             drafted,
@@ -154,8 +163,11 @@ impl Acceptance {
             evaluated_acceptance: ratio(accepted, accepted + rejected),
             tau: self.tau(),
             emitted_per_step: ratio(self.emitted, steps),
-            survival: survivors.iter().filter_map(|&survived| ratio(survived, steps)).collect(),
-            conditional: survivors.iter().zip(before).map(|(&survived, before)| ratio(survived, before)).collect(),
+            survival_by_position: positions
+                .clone()
+                .filter_map(|i| ratio(self.reached(i, i), self.reached(i, 0)))
+                .collect(),
+            conditional_by_position: positions.map(|i| ratio(self.reached(i, i), tried(i))).collect(),
         }
     }
 
@@ -181,6 +193,14 @@ impl DraftLength {
         self.accepted.resize(places, 0);
         &mut self.accepted[accepted]
     }
+}
+
+/// The upper end of the 95% interval of a share, by Wilson's score; `None` of nothing.
+pub fn upper_share(part: u64, whole: u64) -> Option<f64> {
+    let share = ratio(part, whole)?;
+    let (n, z) = (whole as f64, 1.959_963_984_540_054);
+    let spread = z * (share * (1.0 - share) / n + z * z / (4.0 * n * n)).sqrt();
+    Some((share + z * z / (2.0 * n) + spread) / (1.0 + z * z / n))
 }
 
 fn ratio(part: u64, whole: u64) -> Option<f64> {
@@ -209,7 +229,9 @@ mod tests {
         assert_eq!(rates.tau, tau, "{histograms:?}");
         assert_eq!(rates.draft_acceptance, Some(draft_acceptance), "{histograms:?}");
         assert_eq!(acceptance.survivors().iter().sum::<u64>(), rates.accepted);
-        assert!((1.0 + rates.survival.iter().sum::<f64>() - rates.tau).abs() < 1e-12);
+        if let [_] = histograms {
+            assert!((1.0 + rates.survival_by_position.iter().sum::<f64>() - rates.tau).abs() < 1e-12);
+        }
         assert_eq!(rates.emitted, rates.accepted + rates.drafting_steps);
         assert_eq!(rates.emitted_per_step, Some(rates.emitted as f64 / rates.drafting_steps as f64));
         rates
@@ -224,20 +246,24 @@ mod tests {
     fn published_counters_replay_exactly() {
         // vLLM's documentation of its acceptance metrics.
         let rates = check(&[(3, &[39, 1, 0, 3])], [43, 129, 10], 1.232_558_139_534_883_7, 0.077_519_379_844_961_24);
-        assert_eq!(rates.survival, [4.0 / 43.0, 3.0 / 43.0, 3.0 / 43.0]);
-        assert_eq!(rates.conditional, [Some(4.0 / 43.0), Some(3.0 / 4.0), Some(1.0)]);
+        assert_eq!(rates.survival_by_position, [4.0 / 43.0, 3.0 / 43.0, 3.0 / 43.0]);
+        assert_eq!(rates.conditional_by_position, [Some(4.0 / 43.0), Some(3.0 / 4.0), Some(1.0)]);
         assert_eq!((rates.rejected, rates.evaluated_acceptance), (40, Some(10.0 / 50.0)));
         // llama.cpp#24536: 259 drafted in 87 drafts, so one draft is short by two.
-        let rates = check(&[(3, &[16, 15, 13, 42]), (1, &[1])], [87, 259, 167], 254.0 / 87.0, 167.0 / 259.0);
-        close(&rates.survival, &[0.805, 0.632, 0.483], 5e-4);
+        let short: &[(usize, &[u64])] = &[(3, &[16, 15, 13, 42]), (1, &[1])];
+        let rates = check(short, [87, 259, 167], 254.0 / 87.0, 167.0 / 259.0);
+        // There the steps that could not get so far count too.
+        let of_all: Vec<f64> = merged(short).survivors().iter().map(|&survived| survived as f64 / 87.0).collect();
+        close(&of_all, &[0.805, 0.632, 0.483], 5e-4);
+        close(&rates.survival_by_position, &[70.0 / 87.0, 55.0 / 86.0, 42.0 / 86.0], 1e-12);
         close(&[rates.tau, 167.0 / 259.0], &[2.92, 0.644_79], 5e-4);
         // vllm#19254: 150 of 387 with k = 3.
         let rates = check(&[(3, &[59, 24, 12, 34])], [129, 387, 150], 279.0 / 129.0, 150.0 / 387.0);
-        close(&rates.survival, &[0.543, 0.357, 0.264], 5e-4);
+        close(&rates.survival_by_position, &[0.543, 0.357, 0.264], 5e-4);
         close(&[rates.tau, 150.0 / 387.0], &[2.16, 0.388], 5e-3);
         // Conditional rates (.8, .7, .6).
         let rates = check(&[(3, &[200, 240, 224, 336])], [1000, 3000, 1696], 2.696, 1696.0 / 3000.0);
-        close(&rates.conditional.iter().flatten().copied().collect::<Vec<_>>(), &[0.8, 0.7, 0.6], 1e-12);
+        close(&rates.conditional_by_position.iter().flatten().copied().collect::<Vec<_>>(), &[0.8, 0.7, 0.6], 1e-12);
         close(&[speculation::expected_tokens_conditional(&[0.8, 0.7, 0.6])], &[rates.tau], 1e-12);
         close(&[1696.0 / 3000.0], &[0.5653], 5e-5);
     }
@@ -256,7 +282,7 @@ mod tests {
                 (rates.draft_acceptance, rates.evaluated_acceptance, rates.emitted_per_step),
                 (None, None, None)
             );
-            assert!(rates.survival.is_empty() && rates.conditional.iter().all(Option::is_none));
+            assert!(rates.survival_by_position.is_empty() && rates.conditional_by_position.iter().all(Option::is_none));
         }
     }
 
@@ -278,9 +304,26 @@ mod tests {
         assert_eq!(acceptance.by_length, expected);
         assert_eq!(acceptance, merged(&[(4, &[1, 0, 1]), (2, &[1, 0, 1])]));
         let rates = acceptance.rates();
-        assert_eq!(rates.conditional, [Some(0.5), Some(1.0), Some(0.0), None]);
+        assert_eq!(rates.conditional_by_position, [Some(0.5), Some(1.0), Some(0.0), None]);
         let requests = Acceptance::by_request(&log);
         assert_eq!((requests[&0].drafting_steps(), requests[&1].drafting_steps()), (3, 1));
+    }
+
+    #[test]
+    fn the_upper_end_of_a_share_is_wilsons() {
+        for (part, whole, expected) in [(0, 10, 0.277_53), (1, 10, 0.404_15), (10, 10, 1.0), (50, 1000, 0.065_31)] {
+            let got = upper_share(part, whole).unwrap();
+            assert!((got - expected).abs() < 2e-4, "{part} of {whole}: {got}");
+        }
+        assert_eq!(upper_share(0, 0), None);
+    }
+
+    #[test]
+    fn a_position_is_judged_over_the_steps_that_drafted_it() {
+        let log = [drafted(1, 0, 5, [4, 4], false), drafted(2, 0, 2, [4, 1], true), drafted(3, 0, 1, [2, 0], true)];
+        let rates = Acceptance::of(&log).rates();
+        assert_eq!(rates.survival_by_position, [2.0 / 3.0, 1.0 / 3.0, 0.5, 0.5]);
+        assert_eq!(rates.conditional_by_position, [Some(2.0 / 3.0), Some(0.5), Some(1.0), Some(1.0)]);
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub struct Counts {
     pub preemptions: u64,
     /// Tokens computed again after preemptions.
     pub recomputed_tokens: u64,
+    /// Prompt tokens that the KV cache held when their request was first admitted.
+    pub cached_tokens: u64,
     /// Steps of a sequence in which a draft was wanted and could not be made.
     pub drafts_skipped: u64,
 }
@@ -113,6 +115,7 @@ impl Counts {
         for timeline in timelines {
             counts.preemptions += timeline.preemptions as u64;
             counts.recomputed_tokens += timeline.recomputed_tokens as u64;
+            counts.cached_tokens += timeline.cached_tokens as u64;
             counts.drafts_skipped += timeline.drafts_skipped as u64;
             counts.end(timeline);
         }

@@ -10,6 +10,7 @@ mod bootstrap;
 mod definitions;
 mod holm;
 mod itl;
+mod kv;
 mod latency;
 #[cfg(test)]
 mod log;
@@ -25,10 +26,11 @@ mod throughput;
 mod timeline;
 mod utilization;
 
-pub use acceptance::{Acceptance, AcceptanceRates, DraftLength};
+pub use acceptance::{Acceptance, AcceptanceRates, DraftLength, upper_share};
 pub use definitions::{DEFINITIONS, DERIVED, Definition, Kind};
 pub use holm::holm;
 pub use itl::ItlConventions;
+pub use kv::{DraftKvShares, KvShares, KvTime, Ledger, SlotTime};
 pub use latency::{Counts, Latency};
 pub use paired::{Interval, Paired, paired, resampled};
 pub use prediction::{PhaseCosts, Prediction, RowCosts};
@@ -36,7 +38,7 @@ pub use quality::{Divergence, Divergences, Likelihood, Match, Matches, Perplexit
 pub use service::{Cost, Goodput};
 pub use spread::{Percentile, Spread};
 pub use steps::{StepCost, StepCosts, StepKind, StepMeans};
-pub use summary::{Pass, Summary};
+pub use summary::{Kv, Pass, Summary};
 pub use throughput::{PhaseRates, Throughput};
 pub use timeline::{Emission, End, Gap, Outcome, Timeline, Wait, timelines};
 pub use utilization::{Peaks, PhaseUse, Utilization};

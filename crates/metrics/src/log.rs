@@ -2,7 +2,7 @@
 //!
 //! Times are nanoseconds; `milliseconds` reads a log as if they were milliseconds.
 
-use specquant_core::{Event, EventKind, Held, PhaseTimes, Reach, Reason, Rows, TextSize};
+use specquant_core::{Event, EventKind, Held, KvUsage, PhaseTimes, Reach, Reason, Rows, TextSize};
 
 pub(crate) fn arrived(at: u64, request: u64) -> Event {
     Event { at, kind: EventKind::Arrived { request, prompt: 10 } }
@@ -13,7 +13,7 @@ pub(crate) fn held(at: u64, request: u64, reason: Held) -> Event {
 }
 
 pub(crate) fn admitted(at: u64, request: u64) -> Event {
-    Event { at, kind: EventKind::Admitted { request } }
+    Event { at, kind: EventKind::Admitted { request, cached: 0 } }
 }
 
 pub(crate) fn preempted(at: u64, request: u64, recompute: usize) -> Event {
@@ -65,7 +65,9 @@ pub(crate) fn step(at: u64, [prefill, decode, verify]: [usize; 3], times: PhaseT
 
 /// The same, with how far the rows reach.
 pub(crate) fn reaching(at: u64, [prefill, decode, verify]: [usize; 3], reach: Reach, times: PhaseTimes) -> Event {
-    Event { at, kind: EventKind::Step { rows: Rows { prefill, decode, verify }, reach, times } }
+    let kv = KvUsage { capacity: 64, live: 32, ..KvUsage::default() };
+    let draft_kv = KvUsage { capacity: 64, live: 16, ..KvUsage::default() };
+    Event { at, kind: EventKind::Step { rows: Rows { prefill, decode, verify }, reach, times, kv, draft_kv } }
 }
 
 /// A step's times with only the target's forward and everything else.

@@ -61,6 +61,8 @@ pub struct Quality {
     pub reference: Option<WeightFormat>,
     /// The target beside that.
     pub divergence: Option<Divergence>,
+    /// The draft's perplexity in its own format, over the same chunks.
+    pub draft_perplexity: Option<f64>,
     /// The draft in its format and in f16, where its format has fewer bits.
     pub draft: Option<[Match; 2]>,
 }

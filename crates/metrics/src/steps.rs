@@ -140,7 +140,7 @@ impl StepCosts {
         let mut ends = Vec::new();
         let mut steps = Vec::new();
         for Event { at, kind } in events {
-            if let EventKind::Step { rows, reach, times } = *kind {
+            if let EventKind::Step { rows, reach, times, .. } = *kind {
                 ends.push(*at);
                 let scoring = u64::from(reach.scored > 0);
                 steps.push(StepCost { steps: 1, rows, reach, scoring, tokens: 0, times });

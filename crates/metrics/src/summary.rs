@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use specquant_core::Event;
 
 use crate::acceptance::{Acceptance, AcceptanceRates};
+use crate::kv::{DraftKvShares, KvShares, KvTime};
 use crate::latency::{Counts, Latency};
 use crate::steps::StepCosts;
 use crate::throughput::{PhaseRates, Throughput};
@@ -24,6 +25,8 @@ pub struct Pass {
     pub steps: StepCosts,
     /// What became of draft tokens, in all requests whether finished or not.
     pub acceptance: Acceptance,
+    /// The slots of the KV caches over the time of steps.
+    pub kv: KvTime,
 }
 
 /// Every metric of one arm.
@@ -45,6 +48,21 @@ pub struct Summary {
     pub acceptance: AcceptanceRates,
     /// The counts behind `acceptance`, by draft length.
     pub acceptance_counts: Acceptance,
+    /// Where the slots of the KV caches went.
+    pub kv: Kv,
+}
+
+/// Where the slots of both models' KV caches went, and what their fullness cost.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Kv {
+    /// The target's slots.
+    pub target: Option<KvShares>,
+    /// The draft's slots.
+    pub draft: Option<DraftKvShares>,
+    /// Prompt tokens that the cache held when their request was first admitted / prompt tokens of admitted requests.
+    pub hit_rate: Option<f64>,
+    /// Tokens computed again after preemptions / rows that the target ran.
+    pub recomputed_share: Option<f64>,
 }
 
 impl Pass {
@@ -58,6 +76,7 @@ impl Pass {
             timelines,
             steps: StepCosts::of(events),
             acceptance: Acceptance::of(events),
+            kv: KvTime::of(events),
         }
     }
 
@@ -79,6 +98,7 @@ impl Pass {
         self.timelines.extend(other.timelines);
         self.steps.merge(&other.steps);
         self.acceptance.merge(&other.acceptance);
+        self.kv.merge(&other.kv);
     }
 }
 
@@ -89,10 +109,11 @@ impl Summary {
         let timelines: Vec<&Timeline> = passes.iter().flat_map(|pass| &pass.timelines).collect();
         let wall_ns = passes.iter().map(|pass| pass.wall_ns).sum();
         let mut steps = StepCosts::default();
-        let mut acceptance = Acceptance::default();
+        let (mut acceptance, mut kv) = (Acceptance::default(), KvTime::default());
         for pass in &passes {
             steps.merge(&pass.steps);
             acceptance.merge(&pass.acceptance);
+            kv.merge(&pass.kv);
         }
         let counts = Counts::of(&timelines);
         Summary {
@@ -104,6 +125,23 @@ impl Summary {
             steps,
             acceptance: acceptance.rates(),
             acceptance_counts: acceptance,
+            kv: Kv::of(&kv, &timelines, &counts, &steps),
+        }
+    }
+}
+
+impl Kv {
+    fn of(time: &KvTime, timelines: &[&Timeline], counts: &Counts, steps: &StepCosts) -> Kv {
+        let admitted = timelines.iter().filter(|timeline| timeline.admitted_ns.is_some());
+        let asked: usize = admitted.map(|timeline| timeline.prompt_tokens).sum();
+        let all = [&steps.prefill, &steps.decode, &steps.mixed];
+        let rows: usize = all.map(|cost| cost.rows.prefill + cost.rows.decode + cost.rows.verify).iter().sum();
+        let share = |part: u64, of: usize| (of > 0).then(|| part as f64 / of as f64);
+        Kv {
+            target: time.target.shares(),
+            draft: time.draft.shares().map(KvShares::of_draft),
+            hit_rate: share(counts.cached_tokens, asked),
+            recomputed_share: share(counts.recomputed_tokens, rows),
         }
     }
 }
@@ -182,7 +220,7 @@ mod tests {
         check("tpot", latency.tpot_ms, &[65e6 / 7.0 / 1e6, 95e6 / 7.0 / 1e6, 20.0]);
         check("itl", latency.itl_ms, &[20.0, 25.0, 20.0, 20.0, 65.0, 10.0, 20.0]);
         check("e2e", latency.e2e_ms, &[75.0, 105.0, 70.0]);
-        let split = Wait { pool_full_ns: 0, batch_full_ns: 20_000_000, unheld_ns: 5_000_000 };
+        let split = Wait { pool_full_ns: 0, batch_full_ns: 20_000_000, wait_window_ns: 0, unheld_ns: 5_000_000 };
         assert_eq!(latency.queue_split, split);
         assert_eq!((latency.tokens_per_emission, latency.jitter), (Some(15.0 / 7.0), Some(1.0 / 7.0)));
     }

@@ -18,6 +18,10 @@ pub struct Throughput {
     pub wall_s: f64,
     /// Output TPS: output tokens / wall.
     pub output_tok_s: Option<f64>,
+    /// Prompt tokens of finished requests / wall.
+    pub input_tok_s: Option<f64>,
+    /// Prompt and output tokens of finished requests / wall: total TPS.
+    pub total_tok_s: Option<f64>,
     /// Characters of output text / wall. Tokenizers differ; characters do not.
     pub characters_s: Option<f64>,
     /// Bytes of output text in UTF-8 / wall.
@@ -51,8 +55,9 @@ impl Throughput {
     /// Throughput of the finished requests among `timelines`, which `counts` counts.
     pub fn of(timelines: &[&Timeline], counts: &Counts, wall_ns: u64) -> Throughput {
         let finished = timelines.iter().filter(|timeline| timeline.is_finished());
-        let (mut tokens, mut ns, mut text) = (0, 0, TextSize::default());
+        let (mut tokens, mut prompts, mut ns, mut text) = (0, 0, 0, TextSize::default());
         for timeline in finished {
+            prompts += timeline.prompt_tokens as u64;
             text.characters += timeline.text.characters;
             text.bytes += timeline.text.bytes;
             tokens += timeline.tokens().saturating_sub(1) as u64;
@@ -61,6 +66,8 @@ impl Throughput {
         Throughput {
             wall_s: wall_ns as f64 / 1e9,
             output_tok_s: per_second(counts.output_tokens, wall_ns),
+            input_tok_s: per_second(prompts, wall_ns),
+            total_tok_s: per_second(prompts + counts.output_tokens, wall_ns),
             characters_s: per_second(text.characters as u64, wall_ns),
             bytes_s: per_second(text.bytes as u64, wall_ns),
             user_tok_s: per_second(tokens, ns),

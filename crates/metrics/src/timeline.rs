@@ -30,6 +30,8 @@ pub struct Timeline {
     pub preemptions: usize,
     /// Tokens whose keys and values had to be computed again after preemptions.
     pub recomputed_tokens: usize,
+    /// Tokens of its prompt that the KV cache held when it was first admitted.
+    pub cached_tokens: usize,
     /// Steps in which a draft was wanted and could not be made.
     pub drafts_skipped: usize,
     /// Time that steps between its first admission and its first token spent on entering prompts into the draft model, its
@@ -66,6 +68,8 @@ pub struct Wait {
     pub pool_full_ns: u64,
     /// As many requests were running as may.
     pub batch_full_ns: u64,
+    /// The batch that it was to be in waited for more requests.
+    pub wait_window_ns: u64,
     /// Before the engine gave a reason: from the arrival or the preemption to the next look at the queue.
     pub unheld_ns: u64,
 }
@@ -107,13 +111,14 @@ pub enum Outcome {
 impl Wait {
     /// The whole wait.
     pub fn total_ns(&self) -> u64 {
-        self.pool_full_ns + self.batch_full_ns + self.unheld_ns
+        self.pool_full_ns + self.batch_full_ns + self.wait_window_ns + self.unheld_ns
     }
 
     /// Adds another wait, reason by reason.
     pub fn merge(&mut self, other: &Wait) {
         self.pool_full_ns += other.pool_full_ns;
         self.batch_full_ns += other.batch_full_ns;
+        self.wait_window_ns += other.wait_window_ns;
         self.unheld_ns += other.unheld_ns;
     }
 
@@ -121,6 +126,7 @@ impl Wait {
         match reason {
             Some(Held::PoolFull) => self.pool_full_ns += ns,
             Some(Held::BatchFull) => self.batch_full_ns += ns,
+            Some(Held::WaitWindow) => self.wait_window_ns += ns,
             None => self.unheld_ns += ns,
         }
     }
@@ -227,11 +233,17 @@ fn draft_prefills(events: &[Event]) -> Vec<[u64; 3]> {
 struct Open {
     timeline: Timeline,
     waiting: Option<(u64, Option<Held>)>,
+    /// Tokens whose keys and values the last preemption took.
+    lost: usize,
 }
 
 impl Open {
     fn new(request: u64, at: u64) -> Open {
-        Open { timeline: Timeline { request, arrival_ns: at, ..Timeline::default() }, waiting: Some((at, None)) }
+        Open {
+            timeline: Timeline { request, arrival_ns: at, ..Timeline::default() },
+            waiting: Some((at, None)),
+            lost: 0,
+        }
     }
 
     fn take(&mut self, at: u64, kind: &EventKind) {
@@ -242,13 +254,17 @@ impl Open {
         match kind {
             EventKind::Arrived { prompt, .. } => timeline.prompt_tokens = *prompt,
             EventKind::Held { reason, .. } => self.wait(at, Some((at, Some(*reason)))),
-            EventKind::Admitted { .. } => {
+            EventKind::Admitted { cached, .. } => {
+                timeline.recomputed_tokens += std::mem::take(&mut self.lost).saturating_sub(*cached);
+                if timeline.admitted_ns.is_none() {
+                    timeline.cached_tokens = *cached;
+                }
                 self.wait(at, None);
                 self.timeline.admitted_ns.get_or_insert(at);
             }
             EventKind::Preempted { recompute, .. } => {
                 timeline.preemptions += 1;
-                timeline.recomputed_tokens += recompute;
+                self.lost = *recompute;
                 self.wait(at, Some((at, None)));
             }
             EventKind::Tokens { n, .. } => timeline.emissions.push(Emission { at_ns: at, n: *n }),
@@ -260,7 +276,7 @@ impl Open {
             EventKind::Aborted { .. } => self.end(at, Outcome::Aborted),
             EventKind::Failed { why, .. } => self.end(at, Outcome::Failed { why: why.clone() }),
             EventKind::Rejected { why, .. } => self.end(at, Outcome::Rejected { why: why.clone() }),
-            EventKind::Step { .. } => {}
+            EventKind::Holds { .. } | EventKind::Step { .. } => {}
         }
     }
 
@@ -284,7 +300,8 @@ fn request_of(kind: &EventKind) -> Option<u64> {
     match kind {
         EventKind::Arrived { request, .. }
         | EventKind::Held { request, .. }
-        | EventKind::Admitted { request }
+        | EventKind::Admitted { request, .. }
+        | EventKind::Holds { request, .. }
         | EventKind::Preempted { request, .. }
         | EventKind::Tokens { request, .. }
         | EventKind::DraftSkipped { request }
@@ -352,15 +369,15 @@ mod tests {
             finished(100, 0, 2),
         ];
         let timeline = &timelines(&log)[0];
-        assert_eq!(timeline.queue, Wait { pool_full_ns: 5, batch_full_ns: 30, unheld_ns: 10 });
-        assert_eq!(timeline.requeue, Wait { pool_full_ns: 18, batch_full_ns: 0, unheld_ns: 2 });
+        assert_eq!(timeline.queue, Wait { pool_full_ns: 5, batch_full_ns: 30, wait_window_ns: 0, unheld_ns: 10 });
+        assert_eq!(timeline.requeue, Wait { pool_full_ns: 18, batch_full_ns: 0, wait_window_ns: 0, unheld_ns: 2 });
         assert_eq!(timeline.queue_ns(), Some(timeline.queue.total_ns()));
         assert_eq!((timeline.preemptions, timeline.recomputed_tokens), (1, 12));
         assert_eq!((timeline.ttft_ns(), timeline.tpot_ns(), timeline.e2e_ns()), (Some(60), Some(40.0), Some(100)));
 
         // A wait that ends with the request is closed there.
         let gone = &timelines(&[arrived(0, 0), held(1, 0, Held::PoolFull), aborted(8, 0)])[0];
-        assert_eq!(gone.queue, Wait { pool_full_ns: 7, batch_full_ns: 0, unheld_ns: 1 });
+        assert_eq!(gone.queue, Wait { pool_full_ns: 7, batch_full_ns: 0, wait_window_ns: 0, unheld_ns: 1 });
         assert_eq!((gone.queue_ns(), gone.ttft_ns(), gone.tpot_ns(), gone.e2e_ns()), (None, None, None, None));
     }
 

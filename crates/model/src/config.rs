@@ -4,6 +4,9 @@
 //! rotary embeddings, biases, other activations, other architectures) has been refused by name.
 
 mod fields;
+mod notes;
+mod refused;
+mod rope;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -65,18 +68,27 @@ impl Config {
             num_key_value_heads: fields.whole("num_key_value_heads", 1..=heads)?.unwrap_or(heads),
             head_dim: head_dim(&fields, hidden_size, heads)?,
             rms_norm_eps: fields.number("rms_norm_eps", 1e-12..=0.1)?.ok_or_else(|| fields.missing("rms_norm_eps"))?,
-            rope_theta: rope_theta(&fields)?,
+            rope_theta: rope::theta(&fields)?,
             vocab_size,
             max_position_embeddings: dim("max_position_embeddings")?,
             tie_word_embeddings: fields.flag("tie_word_embeddings")?.unwrap_or(false),
             eos_token_ids: eos(&fields, generation, vocab_size)?,
         };
+        refused::refuse(&fields, config.head_dim, config.max_position_embeddings)?;
         let kv = config.num_key_value_heads;
         if !heads.is_multiple_of(kv) {
             let remedy = format!("must divide num_attention_heads {heads}");
             return Err(fields.refuse("num_key_value_heads", &Value::from(kv), &remedy));
         }
         Ok(config)
+    }
+
+    /// What `config.json` leaves open or says twice, and how it is read, in sentences.
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn notes(config: &[u8]) -> Result<Vec<String>> {
+        notes::notes(&Fields::parse("config.json", config)?)
     }
 
     /// Columns of the query projection's output.
@@ -94,20 +106,15 @@ fn refuse_other_architectures(fields: &Fields) -> Result<()> {
     let wanted = [
         ("model_type", "llama", "only Llama checkpoints can be run; use one whose model_type is llama"),
         ("hidden_act", "silu", "only silu can be run; use a checkpoint with SwiGLU layers"),
+        ("hidden_activation", "silu", "only silu can be run; use a checkpoint with SwiGLU layers"),
     ];
     for (key, expected, remedy) in wanted {
         match fields.text(key)? {
             Some(found) if found == expected => {}
             Some(found) => return Err(fields.refuse(key, &Value::from(found), remedy)),
             // transformers may leave out what is the class's default, but never the class.
-            None if key == "hidden_act" => {}
+            None if key != "model_type" => {}
             None => return Err(fields.missing(key)),
-        }
-    }
-    for key in ["attention_bias", "mlp_bias"] {
-        if fields.flag(key)? == Some(true) {
-            let remedy = "projections with a bias cannot be run; use a checkpoint without";
-            return Err(fields.refuse(key, &Value::from(true), remedy));
         }
     }
     if let Some(value) = fields.get("quantization_config") {
@@ -135,30 +142,6 @@ fn head_dim(fields: &Fields, hidden_size: usize, heads: usize) -> Result<usize> 
         return Err(fields.refuse("head_dim", &Value::from(dim), &format!("too large for {heads} heads")));
     }
     Ok(dim)
-}
-
-/// transformers 5 writes `rope_parameters`; earlier versions a `rope_theta` beside an optional `rope_scaling`.
-fn rope_theta(fields: &Fields) -> Result<f64> {
-    let range = 1.0..=1e12;
-    let mut theta = fields.number("rope_theta", range.clone())?;
-    for object in ["rope_scaling", "rope_parameters"] {
-        let Some(rope) = fields.object(object)? else { continue };
-        for key in ["rope_type", "type"] {
-            match rope.text(key)? {
-                None | Some("default") => {}
-                Some(other) => {
-                    let remedy = "scaled rotary embeddings cannot be run; use a checkpoint whose type is `default`";
-                    return Err(rope.refuse(key, &Value::from(other), remedy));
-                }
-            }
-        }
-        if let Some(part) = rope.number("partial_rotary_factor", 0.0..=1.0)?.filter(|&part| part != 1.0) {
-            let remedy = "only heads that turn whole can be run; must be 1 or absent";
-            return Err(rope.refuse("partial_rotary_factor", &Value::from(part), remedy));
-        }
-        theta = rope.number("rope_theta", range.clone())?.or(theta);
-    }
-    Ok(theta.unwrap_or(10_000.0))
 }
 
 /// `generation_config.json` decides where it says something: it is what Hugging Face's `generate` follows.
@@ -225,9 +208,22 @@ mod tests {
         check(&json!({ "rope_parameters": null }), |_| {});
         check(&json!({ "rope_parameters": null, "rope_theta": 5e5 }), |config| config.rope_theta = 5e5);
         check(&json!({ "rope_parameters": {}, "rope_theta": 500_000 }), |config| config.rope_theta = 5e5);
-        check(&json!({ "rope_parameters": { "rope_theta": 77 }, "rope_theta": 5e5 }), |config| {
-            config.rope_theta = 77.0;
+        check(
+            &json!({ "rope_parameters": { "rope_theta": 77, "rope_type": "default", "type": "default" } }),
+            |config| {
+                config.rope_theta = 77.0;
+            },
+        );
+        check(&json!({ "rope_parameters": { "rope_theta": 5e5 }, "rope_theta": 500_000 }), |config| {
+            config.rope_theta = 5e5
         });
+        check(&json!({ "attention_bias": false, "logits_scaling": 1.0, "final_logit_softcapping": null }), |_| {});
+        check(
+            &json!({ "num_local_experts": 0, "query_pre_attn_scalar": 32, "layer_types": ["full_attention"] }),
+            |_| {},
+        );
+        check(&json!({ "sliding_window": 8, "use_sliding_window": false }), |_| {});
+        check(&json!({ "sliding_window": 512, "use_sliding_window": true }), |_| {});
         check(&json!({ "rope_scaling": { "type": "default" } }), |_| {});
         check(&json!({ "eos_token_id": [3, 5] }), |config| config.eos_token_ids = vec![3, 5]);
         check(&json!({ "eos_token_id": null }), |config| config.eos_token_ids.clear());
@@ -238,8 +234,27 @@ mod tests {
         refused(&json!({ "model_type": "mistral" }), &["model_type", "mistral", "whose model_type is llama"]);
         refused(&json!({ "model_type": null }), &["model_type is missing"]);
         refused(&json!({ "hidden_act": "gelu" }), &["hidden_act", "gelu", "SwiGLU"]);
-        refused(&json!({ "attention_bias": true }), &["attention_bias", "without"]);
-        refused(&json!({ "mlp_bias": true }), &["mlp_bias", "without"]);
+        refused(&json!({ "hidden_activation": "gelu_pytorch_tanh" }), &["hidden_activation", "SwiGLU"]);
+        for (key, value) in [
+            ("attention_bias", json!(true)),
+            ("mlp_bias", json!(true)),
+            ("logits_scaling", json!(8.0)),
+            ("residual_multiplier", json!(0.22)),
+            ("embedding_multiplier", json!(12.0)),
+            ("final_logit_softcapping", json!(30.0)),
+            ("attn_logit_softcapping", json!(50.0)),
+            ("partial_rotary_factor", json!(0.5)),
+            ("num_local_experts", json!(8)),
+            ("no_rope_layers", json!([1, 1, 0])),
+        ] {
+            let found = format!("{key} is {value}");
+            refused(&json!({ key: value }), &[&found, "would change the output"]);
+        }
+        refused(&json!({ "attention_multiplier": 0.0078125 }), &["attention_multiplier is 0.0078125", "head_dim 32"]);
+        refused(&json!({ "query_pre_attn_scalar": 256 }), &["query_pre_attn_scalar is 256", "only 32"]);
+        refused(&json!({ "sliding_window": 8 }), &["sliding_window is 8", "use_sliding_window false"]);
+        refused(&json!({ "sliding_window": 8, "use_sliding_window": true }), &["sliding_window is 8"]);
+        refused(&json!({ "layer_types": ["full_attention", "sliding_attention"] }), &["layer_types", "full_attention"]);
         refused(
             &json!({ "quantization_config": { "bits": 4 } }),
             &["quantization_config", "bits", "that they came from"],
@@ -249,6 +264,22 @@ mod tests {
         refused(&json!({ "rope_parameters": scaled }), &["rope_parameters: rope_type", "llama3"]);
         refused(&json!({ "rope_scaling": { "type": "linear" } }), &["type", "linear"]);
         refused(&json!({ "rope_parameters": { "partial_rotary_factor": 0.5 } }), &["partial_rotary_factor", "0.5"]);
+        refused(
+            &json!({ "rope_parameters": { "rope_theta": 77 }, "rope_theta": 5e5 }),
+            &["rope_parameters: rope_theta is 77", "rope_theta is 500000"],
+        );
+        refused(
+            &json!({ "rope_parameters": { "rope_type": "default", "type": "linear" } }),
+            &["rope_type is \"default\"", "type is \"linear\""],
+        );
+        refused(&json!({ "rope_scaling": { "factor": 4.0 } }), &["rope_scaling: factor is 4.0", "without a rope_type"]);
+        refused(
+            &json!({ "rope_parameters": { "full_attention": { "rope_theta": 1e6 } } }),
+            &["rope_parameters: full_attention", "from layer to layer"],
+        );
+        let twice = br#"{"model_type": "llama", "hidden_size": 1, "hidden_size": 2}"#;
+        let error = format!("{:#}", Config::parse(twice, None).unwrap_err());
+        assert!(error.contains("duplicate key `hidden_size`"), "{error}");
     }
 
     #[test]
@@ -280,6 +311,34 @@ mod tests {
         refused(&json!({ "eos_token_id": 4096 }), &["eos_token_id is 4096", "below vocab_size 4096"]);
         refused(&json!({ "eos_token_id": [1, "a"] }), &["eos_token_id", "[1,\"a\"]"]);
         assert!(Config::parse(b"[]", None).unwrap_err().to_string().contains("a JSON object, found a list"));
+    }
+
+    #[test]
+    fn what_is_open_or_said_twice_is_told() {
+        let check = |config: Value, expected: &[&str]| {
+            let notes = Config::notes(config.to_string().as_bytes()).unwrap();
+            assert_eq!(notes.len(), expected.len(), "{notes:?}");
+            for (note, part) in notes.iter().zip(expected) {
+                assert!(note.contains(part), "`{part}` is not in: {note}");
+            }
+        };
+        let base = |more: Value| {
+            let mut config = json!({ "rope_theta": 1e4 });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            config
+        };
+        check(base(json!({})), &[]);
+        check(json!({ "rope_parameters": { "rope_theta": 5 } }), &[]);
+        check(json!({}), &["no rope_theta: 10000 is the default"]);
+        check(base(json!({ "dtype": "bfloat16", "torch_dtype": "bfloat16" })), &[]);
+        check(
+            base(json!({ "dtype": "bfloat16", "torch_dtype": "float16" })),
+            &["dtype bfloat16 and torch_dtype float16"],
+        );
+        check(
+            base(json!({ "sliding_window": 8, "use_sliding_window": false })),
+            &["sliding_window that is not in use"],
+        );
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod bundled;
 mod config;
 mod decoder;
 mod grow;
+mod guard;
+mod json;
 mod load;
 mod rows;
 mod tokenizer;

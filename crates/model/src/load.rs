@@ -7,6 +7,7 @@ mod check;
 mod checkpoint;
 mod files;
 mod summary;
+mod weights;
 
 use anyhow::{Context, Result, ensure};
 use burn::backend::Flex;
@@ -154,6 +155,7 @@ impl<B: Backend> Weights<'_, B> {
     fn table(&mut self, name: &str) -> Result<Tensor<B, 2>> {
         let DenseMatrix { outputs, inputs, dtype, bytes, .. } = self.checkpoint.matrix(name)?;
         self.memory.embedding += bytes.len() as u64;
+        ensure!(finite(bytes, dtype), "`{name}` holds NaN or infinity, which is no weight: the checkpoint is damaged");
         let dtype = match dtype {
             Dtype::F32 => DType::F32,
             Dtype::F16 => DType::F16,
@@ -168,6 +170,12 @@ impl<B: Backend> Weights<'_, B> {
     /// A vector, widened to f32.
     fn vector(&mut self, name: &str) -> Result<Tensor<B, 1>> {
         let vector: Vec<f32> = widen(&self.checkpoint.matrix(name)?);
+        let wrong = vector.iter().find(|weight| !weight.is_finite());
+        ensure!(
+            wrong.is_none(),
+            "`{name}` holds {}, which is no weight: the checkpoint is damaged",
+            wrong.unwrap_or(&0.0)
+        );
         self.memory.embedding += 4 * vector.len() as u64;
         Ok(Tensor::from_data(TensorData::from(&vector[..]), (&B::Device::default(), DType::F32)))
     }
@@ -180,5 +188,17 @@ pub(crate) fn widen(stored: &DenseMatrix<'_>) -> Vec<f32> {
         Dtype::F32 => stored.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         Dtype::F16 => halves.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect(),
         Dtype::Bf16 => halves.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32()).collect(),
+    }
+}
+
+/// Whether no element has an exponent of ones, as NaN and infinities have.
+fn finite(bytes: &[u8], dtype: Dtype) -> bool {
+    let halves = |ones: u16| bytes.chunks_exact(2).all(|two| u16::from_le_bytes([two[0], two[1]]) & ones != ones);
+    match dtype {
+        Dtype::F16 => halves(0x7c00),
+        Dtype::Bf16 => halves(0x7f80),
+        Dtype::F32 => {
+            bytes.chunks_exact(4).all(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]).is_finite())
+        }
     }
 }

@@ -1,12 +1,14 @@
 //! Hugging Face tokenizers behind the `Text` trait, and whether two of them mean the same tokens by the same ids.
 //!
-//! A text is encoded without the tokens that a template adds, and decoded without special tokens.
+//! What a tokenizer's post-processing puts around a text is its template; a text is decoded without special tokens.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, anyhow, bail};
-use specquant_core::{Text, TextState};
+use anyhow::{Context, Result, anyhow, bail};
+use specquant_core::{Template, Text, TextState};
 use tokenizers::models::ModelWrapper;
+
+use crate::guard::guarded;
 
 /// Tokens after which an incomplete character is given up: none has more bytes, and a token has at least one.
 const LONGEST_CHARACTER: usize = 4;
@@ -16,6 +18,7 @@ const LONGEST_CHARACTER: usize = 4;
 pub struct Tokenizer {
     name: String,
     inner: tokenizers::Tokenizer,
+    template: Template,
     vocab: usize,
 }
 
@@ -25,9 +28,16 @@ impl Tokenizer {
     /// # Errors
     /// When the contents are not a tokenizer, or have no tokens.
     pub fn parse(name: &str, json: &[u8]) -> Result<Tokenizer> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| anyhow!("tokenizer.json: {error}"))?;
+        guarded(|| Tokenizer::build(name, json))
+            .and_then(|built| built)
+            .map_err(|error| anyhow!("tokenizer.json: {error:#}"))
+    }
+
+    fn build(name: &str, json: &[u8]) -> Result<Tokenizer> {
+        let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| anyhow!("{error}"))?;
         // A checkpoint may carry the settings of its training; a prompt is neither cut nor filled up.
-        inner.with_truncation(None).map_err(|error| anyhow!("tokenizer.json: {error}"))?;
+        inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         inner.with_padding(None);
         // Dropout makes the ids of a text random.
         if let ModelWrapper::BPE(model) = inner.get_model()
@@ -37,11 +47,24 @@ impl Tokenizer {
             certain.dropout = None;
             inner.with_model(certain);
         }
-        let Some(last) = inner.get_vocab(true).into_values().max() else {
-            bail!("tokenizer.json: the vocabulary is empty");
-        };
-        Ok(Tokenizer { name: name.to_string(), inner, vocab: last as usize + 1 })
+        let Some(last) = inner.get_vocab(true).into_values().max() else { bail!("the vocabulary is empty") };
+        let template = template(&inner).map_err(|error| anyhow!("{error}"))?;
+        Ok(Tokenizer { name: name.to_string(), inner, template, vocab: last as usize + 1 })
     }
+
+    /// The id of a token by its text, special ones included.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+}
+
+/// What post-processing puts around a text: the masked ids at both ends of one that is not empty.
+fn template(inner: &tokenizers::Tokenizer) -> tokenizers::Result<Template> {
+    let encoding = inner.encode_fast("a", true)?;
+    let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());
+    let before = mask.iter().take_while(|&&special| special == 1).count();
+    let after = mask[before..].iter().rev().take_while(|&&special| special == 1).count();
+    Ok(Template { before: ids[..before].to_vec(), after: ids[ids.len() - after..].to_vec() })
 }
 
 impl Text for Tokenizer {
@@ -50,14 +73,23 @@ impl Text for Tokenizer {
     }
 
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(|error| anyhow!("{}: {error}", self.name))?;
+        let encoding = guarded(|| self.inner.encode_fast(text, false));
+        let encoding = encoding.and_then(|encoding| encoding.map_err(|error| anyhow!("{error}")));
+        let encoding = encoding.with_context(|| format!("{}: its tokenizer cannot encode the text", self.name))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    fn template(&self) -> &Template {
+        &self.template
     }
 
     fn step(&self, state: &mut TextState, id: u32) -> Result<Option<String>> {
         state.ids.push(id);
-        let decode =
-            |ids: &[u32]| self.inner.decode(ids, true).map_err(|error| anyhow!("{}: token {id}: {error}", self.name));
+        let decode = |ids: &[u32]| {
+            let text = guarded(|| self.inner.decode(ids, true));
+            let text = text.and_then(|text| text.map_err(|error| anyhow!("{error}")));
+            text.with_context(|| format!("{}: its tokenizer cannot decode token {id}", self.name))
+        };
         // Decoders look at what is before a token, so the last text is decoded again with the new ids behind it.
         let (before, after) = (decode(&state.ids[..state.returned])?, decode(&state.ids)?);
         let waiting = state.ids.len() - state.returned;
@@ -79,14 +111,15 @@ impl Text for Tokenizer {
     }
 }
 
-/// Whether every id stands for the same text in both tokenizers, added tokens included: what speculation with a draft
-/// model rests on.
+/// Whether every id that both tokenizers know stands for the same text, added tokens included: what speculation with a draft
+/// model rests on. One of them may go on where the other ends; ids beyond are never drafted.
 ///
 /// # Errors
 /// The lowest id at which they differ with both texts, and both sizes where those differ.
 pub fn same_vocabulary(a: &Tokenizer, b: &Tokenizer) -> Result<()> {
     let (left, right) = (by_id(a), by_id(b));
-    let ids = left.keys().chain(right.keys()).copied();
+    let shorter = left.keys().last().min(right.keys().last()).copied();
+    let ids = left.keys().chain(right.keys()).copied().filter(|id| Some(*id) <= shorter);
     let Some(id) = ids.filter(|id| left.get(id) != right.get(id)).min() else { return Ok(()) };
     let text = |side: &BTreeMap<u32, String>| side.get(&id).map_or("nothing".to_string(), |text| format!("{text:?}"));
     let sizes = match (left.len(), right.len()) {
@@ -238,7 +271,41 @@ mod tests {
             },
             &["id 65", "\"a\"", "\"b\"", "share its target's"],
         );
-        check(|json| add(json, 4096, "<|more|>"), &["4096 and 4097 tokens", "id 4096 is nothing and \"<|more|>\""]);
+        // One that goes on where the other ends has the same tokens as far as both go.
+        check(|json| add(json, 4096, "<|more|>"), &[]);
+        check(
+            |json| {
+                json["model"]["vocab"].as_object_mut().unwrap().remove("~");
+                add(json, 4096, "<|more|>");
+            },
+            &["id 94 is \"~\" and nothing"],
+        );
+    }
+
+    #[test]
+    fn rules_on_which_the_library_panics_are_errors() {
+        for rules in [
+            json!({ "type": "FixedLength", "length": 0 }),
+            json!({ "type": "Split", "pattern": { "String": "" }, "behavior": "Isolated", "invert": false }),
+        ] {
+            let mut base = json();
+            base["pre_tokenizer"] = rules;
+            // Whether it can be built or not, it is used without a panic.
+            if let Ok(tokenizer) = Tokenizer::parse("hostile", base.to_string().as_bytes()) {
+                let _ = tokenizer.encode("some text");
+            }
+        }
+        for rules in [
+            json!({ "type": "Replace", "pattern": { "String": "" }, "content": "x" }),
+            json!({ "type": "Prepend", "prepend": "" }),
+            json!({ "type": "Precompiled", "precompiled_charsmap": "AAAA" }),
+        ] {
+            let mut base = json();
+            base["normalizer"] = rules;
+            if let Ok(tokenizer) = Tokenizer::parse("hostile", base.to_string().as_bytes()) {
+                let _ = tokenizer.encode("some text");
+            }
+        }
     }
 
     #[test]

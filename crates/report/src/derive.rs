@@ -22,7 +22,7 @@ const REPEAT_LEVEL: f64 = 0.999;
 impl Record {
     /// Derives the record of a log with at least one round.
     pub fn derive(log: &Log) -> Result<Record> {
-        let Log { run, rounds, resumed, ended } = log;
+        let Log { run, rounds, resumed, ended, invalid } = log;
         ensure!(!rounds.is_empty(), "no round ended, so there is nothing to report");
         let rates = Rates::of(rounds, run);
         let mut arms: Vec<Arm> =
@@ -37,6 +37,7 @@ impl Record {
             resumed: resumed.clone(),
             ended: *ended,
             interrupted,
+            invalid: invalid.clone(),
             arms,
         })
     }

@@ -10,6 +10,7 @@ use specquant_metrics::{
 
 use specquant_core::{Memory, ModelInfo, Speculation};
 
+use crate::kv;
 use crate::names::Names;
 use crate::record::{Arm, Record};
 use crate::table::COLUMNS;
@@ -20,6 +21,7 @@ pub fn details(record: &Record) -> String {
         steps(record),
         utilization(record),
         memory(record),
+        kv::table(record),
         quality(record),
         rows(record),
         predictions(record),
@@ -27,11 +29,12 @@ pub fn details(record: &Record) -> String {
         bootstrap(record),
         definitions(),
     ];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    let text = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n");
+    if record.invalid.is_empty() { text } else { text.replace("## ", "## INVALID: ") }
 }
 
 /// A section with a table; nothing where the table has no row.
-fn section(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
+pub(crate) fn section(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() {
         return String::new();
     }
@@ -44,7 +47,7 @@ fn section(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
 }
 
 /// A cell, told apart from all others of the run.
-fn name(record: &Record, arm: &Arm) -> String {
+pub(crate) fn name(record: &Record, arm: &Arm) -> String {
     let names = Names::of(&record.run.cells);
     match arm.spec.speculation {
         Speculation::Off => names.control(&arm.spec),

@@ -6,6 +6,7 @@
 mod conclusion;
 mod derive;
 mod details;
+mod kv;
 mod names;
 mod record;
 mod round;
@@ -13,6 +14,7 @@ mod run;
 #[cfg(test)]
 mod sample;
 mod schema;
+mod sound;
 mod store;
 mod table;
 mod trust;
@@ -20,10 +22,11 @@ mod trust;
 pub use conclusion::conclusion;
 pub use derive::intervals;
 pub use details::details;
+pub use kv::kv;
 pub use record::{Arm, Costs, Disturbance, Record, Speedup, Trust, Verdict};
 pub use round::{ArmPass, Check, Digest, Ended, Line, Log, Round};
 pub use run::{Run, SCHEMA, control};
 pub use schema::schema;
-pub use store::{RunFolder, read_log, read_spec, write};
+pub use store::{RunFolder, read_log, read_log_anyway, read_spec, write};
 pub use table::{header, markdown, text};
 pub use trust::{caution, latency, trust};

@@ -11,14 +11,28 @@ const PLAIN: [&str; 5] = ["weights", "kv", "kv_dtype", "batching", "speculation"
 /// The axes in which the cells of a run differ.
 pub(crate) struct Names {
     varying: BTreeSet<String>,
+    /// Those of them whose values are folders of one name, so that only their paths tell them apart.
+    alike: BTreeSet<String>,
 }
 
 impl Names {
     pub(crate) fn of(cells: &[RunSpec]) -> Names {
-        let flat: Vec<BTreeMap<String, String>> = cells.iter().map(values).collect();
-        let keys: BTreeSet<&String> = flat.iter().flat_map(BTreeMap::keys).collect();
-        let varies = |key: &&String| flat.iter().any(|cell| cell.get(*key) != flat[0].get(*key));
-        Names { varying: keys.into_iter().filter(varies).cloned().collect() }
+        let mut found: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
+        let flat: Vec<(bool, BTreeMap<String, String>)> =
+            cells.iter().map(|cell| (cell.speculation != Speculation::Off, values(cell))).collect();
+        let keys: BTreeSet<&String> = flat.iter().flat_map(|(_, values)| values.keys()).collect();
+        for key in keys {
+            // A plain cell has no draft model, so it does not differ in it from the others.
+            let asked = flat.iter().filter(|(drafts, _)| *drafts || !key.starts_with("draft"));
+            found.insert(key.clone(), asked.map(|(_, values)| values.get(key).cloned()).collect());
+        }
+        found.retain(|_, values| values.len() > 1);
+        let names = |values: &BTreeSet<Option<String>>| {
+            values.iter().flatten().map(|value| folder(value).to_string()).collect::<BTreeSet<_>>()
+        };
+        let alike =
+            found.iter().filter(|(_, values)| names(values).len() < values.len()).map(|(key, _)| key.clone()).collect();
+        Names { varying: found.into_keys().collect(), alike }
     }
 
     /// Whether cells differ in this axis or, for `sampling`, in one of its values.
@@ -51,11 +65,22 @@ impl Names {
         let named = self.varying.iter().filter(|key| wanted(key) && (drafts || !key.starts_with("draft")));
         let parts = named.filter_map(|key| {
             let value = values.get(key)?;
+            if ["draft", "target"].contains(&key.as_str()) {
+                return Some(format!("{key} {}", if self.alike.contains(key) { value } else { folder(value) }));
+            }
+            if key == "draft_weights" {
+                return Some(format!("draft in {value}"));
+            }
             let name = key.rsplit('.').next().unwrap_or(key);
             Some(if PLAIN.contains(&name) { value.clone() } else { format!("{name} {value}") })
         });
         parts.collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The last part of a path, which is what a model is called.
+fn folder(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
 }
 
 /// A cell as text by dotted key, written as in a record.
@@ -105,12 +130,18 @@ mod tests {
         );
         check(
             "speculation = ['off', 'draft:2']\ndraft_weights = ['f32', 'f16']",
-            &[
-                ("draft_weights f32", "f16, draft_weights f32"),
-                ("", "f16"),
-                ("draft_weights f16", "f16, draft_weights f16"),
-            ],
+            &[("draft in f32", "f16, draft in f32"), ("", "f16"), ("draft in f16", "f16, draft in f16")],
         );
+        check(
+            "speculation = ['draft:2']\ndraft = ['/models/small/', 'bundled']",
+            &[("draft small", "f16, draft small"), ("draft bundled", "f16, draft bundled")],
+        );
+        check(
+            "speculation = ['draft:2']\ndraft = ['/a/small', '/b/small']",
+            &[("draft /a/small", "f16, draft /a/small"), ("draft /b/small", "f16, draft /b/small")],
+        );
+        // The only draft sets no cell apart.
+        check("speculation = ['off', 'draft:2']\ndraft = '/models/small'", &[("", "f16"), ("", "f16")]);
         check("target = ['a', 'b']", &[("", "f16, target a"), ("", "f16, target b")]);
     }
 }

@@ -22,6 +22,9 @@ pub struct Record {
     pub ended: Option<Ended>,
     /// Whether it was interrupted or cut off before it had what was asked for.
     pub interrupted: bool,
+    /// What of it cannot have been measured: somebody has changed it. Not there for a sound run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub invalid: Vec<String>,
     /// How far its numbers can be trusted.
     pub trust: Trust,
     /// What the machine did in all rounds that disturbs a measurement.

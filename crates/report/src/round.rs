@@ -2,7 +2,6 @@
 //!
 //! These lines are the only thing that is measured; the record and every table are derived from them.
 
-use anyhow::{Result, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use specquant_machine::Conditions;
@@ -35,6 +34,8 @@ pub struct Log {
     pub resumed: Vec<String>,
     /// Why it ended; `None` while it runs or if it was cut off.
     pub ended: Option<Ended>,
+    /// What of the rounds cannot have been measured, if they were read all the same.
+    pub invalid: Vec<String>,
 }
 
 /// Why a run ended.
@@ -62,21 +63,6 @@ pub struct Round {
     pub conditions: Conditions,
     /// One pass for each arm: the cells, then the control once more.
     pub passes: Vec<ArmPass>,
-}
-
-impl Round {
-    /// Says what is wrong with a round that cannot have been measured, because somebody has changed it.
-    pub fn validate(&self, run: &Run) -> Result<()> {
-        for (arm, pass) in (1..).zip(&self.passes) {
-            let cell = run.cells.get(arm - 1).unwrap_or(&run.cells[run.control()]);
-            let most = cell.workload.max_new_tokens;
-            for timeline in &pass.pass.timelines {
-                let tokens = timeline.emissions.iter().fold(0usize, |sum, emission| sum.saturating_add(emission.n));
-                ensure!(tokens <= most, "round {}, arm {arm}: a request with {tokens} tokens of {most}", self.number);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// One arm's part of a round.

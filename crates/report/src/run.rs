@@ -26,6 +26,9 @@ pub struct Run {
     pub models: Vec<ModelInfo>,
     /// The files of models and prompts.
     pub files: Vec<FileHash>,
+    /// What was noticed of models and prompts before they ran, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Prompts in each pass.
     pub prompts: usize,
     /// Mean tokens of a prompt.
@@ -49,7 +52,7 @@ pub struct Run {
 }
 
 /// Version of the stored form; a change that readers must know of counts it up.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// Characters of two values that a message can hold.
 const MOST_SHOWN: usize = 160;

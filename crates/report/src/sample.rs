@@ -1,8 +1,8 @@
 //! A small run in numbers that are easy to follow, for tests.
 
 use specquant_core::{
-    Event, EventKind, FileHash, KvDtype, Memory, ModelInfo, PhaseTimes, Reach, Reason, Rows, RunSpec, Speculation,
-    TextSize, WeightFormat, Work,
+    Event, EventKind, FileHash, KvDtype, KvUsage, Memory, ModelInfo, PhaseTimes, Reach, Reason, Rows, RunSpec,
+    Speculation, TextSize, WeightFormat, Work,
 };
 use specquant_machine::{Build, Conditions, Machine};
 use specquant_metrics::{Divergence, Paired, Pass, Peaks, Perplexity, Quality, RowCosts};
@@ -27,6 +27,7 @@ pub(crate) fn run() -> Run {
             model("big", WeightFormat::F32, 4 << 20),
             model("small", WeightFormat::F16, 1 << 19),
         ],
+        notes: Vec::new(),
         files: vec![FileHash { name: "big/model.safetensors".into(), bytes: 9, sha256: "11".into() }],
         prompts: 1,
         prompt_tokens: 100.0,
@@ -48,6 +49,7 @@ fn quality(value: f64, compared: bool) -> Quality {
     let ratio = Paired { n: 4, ratio: value / 12.0, interval: None, bca: None, p: None, detectable: None };
     let divergence = Divergence { perplexity: ratio, mean_kld: 0.0125, p99_kld: 0.5, same_top: 0.75 };
     Quality {
+        draft_perplexity: None,
         perplexity,
         reference: compared.then_some(WeightFormat::F32),
         divergence: compared.then_some(divergence),
@@ -110,7 +112,13 @@ fn model(name: &str, weights: WeightFormat, matrices: u64) -> ModelInfo {
 
 /// A finished run of `n` rounds.
 pub(crate) fn log(n: usize, drafting_ms: u64) -> Log {
-    Log { run: run(), rounds: rounds(n, drafting_ms), resumed: Vec::new(), ended: Some(Ended::Rounds) }
+    Log {
+        run: run(),
+        rounds: rounds(n, drafting_ms),
+        resumed: Vec::new(),
+        ended: Some(Ended::Rounds),
+        invalid: Vec::new(),
+    }
 }
 
 /// Rounds in which a plain f16 step takes 10 ms, a drafting step `drafting_ms` and a plain f32 step 20 ms, each a
@@ -140,10 +148,12 @@ fn pass(steps: Vec<(u64, usize, usize)>, check: Check) -> ArmPass {
     let mut at = 50_000_000;
     let tokens =
         |n, drafted, accepted| EventKind::Tokens { request: 0, n, drafted, accepted, rejected: drafted > accepted };
-    let step = |rows, times| EventKind::Step { rows, reach: Reach::default(), times };
+    let kv = KvUsage { capacity: 400, live: 100, reserved: 60, ..KvUsage::default() };
+    let step = |rows, times| EventKind::Step { rows, reach: Reach::default(), times, kv, draft_kv: KvUsage::default() };
     let mut kinds = vec![
         (0, EventKind::Arrived { request: 0, prompt: 100 }),
-        (0, EventKind::Admitted { request: 0 }),
+        (0, EventKind::Admitted { request: 0, cached: 0 }),
+        (0, EventKind::Holds { request: 0, slots: 160 }),
         (at, tokens(1, 0, 0)),
         (at, step(Rows { prefill: 100, ..Rows::default() }, times(at, 0))),
     ];

@@ -8,10 +8,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use crate::record::Record;
 use crate::round::{Line, Log};
 use crate::run::SCHEMA;
+use crate::sound::{bounded, sound};
 
 /// The folder of one run.
 pub struct RunFolder {
@@ -49,6 +51,7 @@ impl RunFolder {
         let rounds = OpenOptions::new().append(true).open(&place).with_context(refused)?;
         lock(&rounds, &place)?;
         let (log, whole) = read_lines(path)?;
+        refuse_invalid(&log)?;
         rounds.set_len(whole).with_context(refused)?;
         Ok((RunFolder { path: path.to_path_buf(), rounds, whole }, log))
     }
@@ -100,8 +103,27 @@ fn lock(file: &File, place: &Path) -> Result<()> {
 }
 
 /// What a run wrote down. A last line that was cut off is left out.
+///
+/// # Errors
+/// What is no log of this version, or cannot have been measured.
 pub fn read_log(path: &Path) -> Result<Log> {
+    let log = read_log_anyway(path)?;
+    refuse_invalid(&log)?;
+    Ok(log)
+}
+
+/// As [`read_log`], but what cannot have been measured is read and named in `Log::invalid`.
+///
+/// # Errors
+/// What is no log of this version.
+pub fn read_log_anyway(path: &Path) -> Result<Log> {
     Ok(read_lines(path)?.0)
+}
+
+fn refuse_invalid(log: &Log) -> Result<()> {
+    log.invalid.first().map_or(Ok(()), |first| {
+        bail!("{first}; such a run cannot have been measured: `specquant report --anyway` shows it, marked as invalid")
+    })
 }
 
 /// The spec that repeats a run, as text.
@@ -125,21 +147,26 @@ fn read_lines(path: &Path) -> Result<(Log, u64)> {
     let mut log: Option<Log> = None;
     for (number, line) in (1..).zip(text[..whole].lines()) {
         let here = || format!("{}, line {number}", place.display());
-        let line: Line = serde_json::from_str(line).with_context(|| {
-            format!("{}: not what this version writes; read the run with the version that made it", here())
-        })?;
+        let strange =
+            || format!("{}: not what this version writes; read the run with the version that made it", here());
+        let value: Value = serde_json::from_str(line).with_context(strange)?;
+        value.get("round").map_or(Ok(()), bounded).with_context(here)?;
+        let line: Line = serde_json::from_value(value).with_context(strange)?;
         match (&mut log, line) {
             (None, Line::Run(run)) => {
                 let schema = run.schema;
                 ensure!(schema == SCHEMA, "{}: its form has version {schema} and this program reads {SCHEMA}", here());
                 run.validate().with_context(here)?;
-                log = Some(Log { run: *run, rounds: Vec::new(), resumed: Vec::new(), ended: None });
+                log =
+                    Some(Log { run: *run, rounds: Vec::new(), resumed: Vec::new(), ended: None, invalid: Vec::new() });
             }
             (Some(log), Line::Round(round)) => {
                 let (arms, expected) = (round.passes.len(), log.run.cells.len() + 1);
                 ensure!(round.number == log.rounds.len() + 1, "{}: round {} is out of order", here(), round.number);
                 ensure!(arms == expected, "{}: a round of {arms} arms in a run of {expected}", here());
-                round.validate(&log.run).with_context(here)?;
+                if let Err(error) = sound(&round, &log.run) {
+                    log.invalid.push(format!("{}: {error:#}", here()));
+                }
                 log.rounds.push(*round);
             }
             (Some(log), Line::Resumed(at)) => {
@@ -247,7 +274,7 @@ mod tests {
             (format!("{run}{}", round(1, 3)), "line 2: a round of 3 arms in a run of 4"),
             (format!("{run}null\n"), "line 2: not what this version writes"),
             (run.replace(&format!("\"schema\":{SCHEMA}"), "\"schema\":1"), "line 1: its form has version 1"),
-            (format!("{run}{endless}"), "line 2: round 1, arm 2: a request with 18446744073709551615 tokens of 64"),
+            (format!("{run}{endless}"), "line 2: passes[1].pass.timelines[0].emissions[0].n is 18446744073709551615"),
             (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0,5]"), "line 1: a cell names model 5 of 3"),
             (run.replace("\"targets\":[0,0,1]", "\"targets\":[0,0]"), "line 1: the run's lists"),
             (run.replace("\"load_ns\":[30000000,", "\"load_ns\":["), "line 1: the run's load times"),
@@ -259,6 +286,26 @@ mod tests {
         }
         let error = format!("{:#}", read_log(Path::new("nowhere")).unwrap_err());
         assert!(error.contains("give the folder of a run"), "{error}");
+    }
+
+    #[test]
+    fn a_round_that_cannot_have_been_measured_is_refused_and_shown_only_as_invalid() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        let mut log = log(2, 15);
+        log.rounds[1].passes[2].pass.timelines[0].emissions[1].n = 0;
+        drop(filled(&path, &log));
+        let error = format!("{:#}", read_log(&path).unwrap_err());
+        let place = "rounds.jsonl, line 3: passes[2].pass.timelines[0].emissions[1].n is 0";
+        assert!(error.contains(place) && error.contains("report --anyway"), "{error}");
+        assert!(format!("{:#}", RunFolder::resume(&path).err().unwrap()).contains(place));
+        let record = Record::derive(&read_log_anyway(&path).unwrap()).unwrap();
+        assert!(record.invalid.len() == 1 && record.invalid[0].contains(place), "{:?}", record.invalid);
+        let tables = [crate::text(&record), crate::markdown(&record), crate::details(&record)];
+        for tables in tables {
+            let marked = tables.matches("INVALID").count();
+            assert!(marked > 0 && marked >= tables.matches("\n## ").count(), "{tables}");
+        }
     }
 
     #[test]

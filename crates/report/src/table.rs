@@ -62,7 +62,9 @@ pub(crate) const COLUMNS: [Column; 18] = [
     number("predicted\n", &["prediction"], |_, arm| ratio(arm.prediction.map(|prediction| prediction.speedup))),
     number("decode vs\ncontrol [95%]", &["vs_control"], vs_control),
     number("alpha\n", &["acceptance.evaluated_acceptance"], |_, arm| {
-        decimals(arm.summary.acceptance.evaluated_acceptance, 3)
+        // The caution below the table tells what the star means.
+        let alpha = decimals(arm.summary.acceptance.evaluated_acceptance, 3);
+        if arm.spec.workload.ignore_eos && !alpha.is_empty() { format!("{alpha}*") } else { alpha }
     }),
     number("accepted\n", &["acceptance.draft_acceptance"], |_, arm| {
         decimals(arm.summary.acceptance.draft_acceptance, 3)
@@ -130,14 +132,22 @@ fn quality(context: &Context<'_>, arm: &Arm) -> String {
 
 /// The table for a terminal.
 pub fn text(record: &Record) -> String {
-    render(record, presets::NOTHING, str::to_string)
+    let table = render(record, presets::NOTHING, str::to_string);
+    invalid(record).map_or(table.clone(), |invalid| format!("{invalid}\n{table}"))
+}
+
+/// What stands above the tables of a run that cannot have been measured as it is stored.
+fn invalid(record: &Record) -> Option<String> {
+    record.invalid.first().map(|first| format!("INVALID: {first}"))
 }
 
 /// The header and the table as Markdown.
 pub fn markdown(record: &Record) -> String {
     // A Markdown cell cannot hold a line break.
     let table = render(record, presets::ASCII_MARKDOWN, |title| title.trim().replace('\n', " "));
-    format!("# specquant run {}\n\n{}\n\n{table}\n", record.run.began, header(record).replace('\n', "  \n"))
+    let (began, header) = (&record.run.began, header(record).replace('\n', "  \n"));
+    let invalid = invalid(record).map_or(String::new(), |invalid| format!("**{invalid}**\n\n"));
+    format!("# specquant run {began}\n\n{header}\n\n{invalid}{table}\n")
 }
 
 fn render(record: &Record, style: TableStyle, title: fn(&str) -> String) -> String {
@@ -321,13 +331,35 @@ mod tests {
         assert_eq!(conclude("ttft:51"), most);
     }
 
+    fn caution_of(change: fn(&mut Log)) -> String {
+        let mut log = log(2, 15);
+        change(&mut log);
+        caution(&Record::derive(&log).unwrap()).unwrap_or_default()
+    }
+
+    #[test]
+    fn drafts_that_are_never_right_and_outputs_past_their_ends_are_cautions() {
+        let few = |log: &mut Log| {
+            let drafting = |arm: &crate::ArmPass| arm.pass.acceptance.drafting_steps() > 0;
+            for arm in log.rounds.iter_mut().flat_map(|round| &mut round.passes).filter(|arm| drafting(arm)) {
+                arm.pass.acceptance = specquant_metrics::Acceptance::from_histogram(4, &[1000, 20]);
+            }
+            log.run.quality.iter_mut().flatten().for_each(|quality| quality.draft_perplexity = Some(812.5));
+        };
+        let said = caution_of(few);
+        assert!(
+            said.contains("the draft is hardly ever right: alpha 0.019") && said.contains("perplexity is 812.50"),
+            "{said}"
+        );
+        assert!(!caution_of(|_| ()).contains("hardly"));
+        let past = caution_of(|log| log.run.cells.iter_mut().for_each(|cell| cell.workload.ignore_eos = true));
+        assert!(past.contains("* outputs run past the ends of texts"), "{past}");
+        let noted = caution_of(|log| log.run.notes = vec!["a: tied".into()]);
+        assert!(noted.contains("a: tied"), "{noted}");
+    }
+
     #[test]
     fn what_disturbs_or_limits_a_run_is_a_caution() {
-        let caution_of = |change: fn(&mut Log)| {
-            let mut log = log(2, 15);
-            change(&mut log);
-            caution(&Record::derive(&log).unwrap()).unwrap_or_default()
-        };
         let load = caution_of(|log| log.rounds[1].conditions.load = Some(2.6));
         assert!(load.contains("other programs ran: load 2.6 on 2 cores"), "{load}");
         let own = caution_of(|log| log.rounds[1].conditions.load = Some(2.4));

@@ -70,10 +70,19 @@ fn ended(record: &Record) -> &'static str {
 
 /// What of the table does not carry over, and what disturbed the run, if anything.
 pub fn caution(record: &Record) -> Option<String> {
-    let words: Vec<String> = [collapsed(record), cached(record), disturbed(record), sparse(record), failed(record)]
-        .into_iter()
-        .flatten()
-        .collect();
+    let words: Vec<String> = [
+        collapsed(record),
+        hardly_right(record),
+        run_past_ends(record),
+        cached(record),
+        disturbed(record),
+        sparse(record),
+        failed(record),
+    ]
+    .into_iter()
+    .flatten()
+    .chain(record.run.notes.iter().cloned())
+    .collect();
     (!words.is_empty()).then(|| format!("Caution  {}", words.join("\n         ")))
 }
 
@@ -88,6 +97,35 @@ fn collapsed(record: &Record) -> Option<String> {
         100.0 * draft.greedy,
         100.0 * f16.greedy
     ))
+}
+
+/// Below this a draft is hardly ever right.
+const HARDLY: f64 = 0.1;
+
+/// A draft model whose tokens nearly all fall, beyond what chance could explain: most likely the wrong model.
+fn hardly_right(record: &Record) -> Option<String> {
+    let upper = |arm: &&Arm| {
+        let rates = &arm.summary.acceptance;
+        specquant_metrics::upper_share(rates.accepted, rates.accepted + rates.rejected).filter(|upper| *upper < HARDLY)
+    };
+    let arm = record.arms.iter().find(|arm| upper(arm).is_some())?;
+    let quality = arm.quality.and_then(|quality| Some((quality.draft_perplexity?, quality.perplexity.value)));
+    let seen = quality.map_or(String::new(), |(draft, target)| {
+        format!("; on the bundled text the draft's perplexity is {draft:.2}, the target's {target:.2}")
+    });
+    Some(format!(
+        "the draft is hardly ever right: alpha {:.3}, at most {:.3}{seen}: is it a draft for this target?",
+        arm.summary.acceptance.evaluated_acceptance.unwrap_or(0.0),
+        upper(&arm)?
+    ))
+}
+
+/// Outputs that go on where the model would have ended.
+fn run_past_ends(record: &Record) -> Option<String> {
+    let drafts = |arm: &Arm| arm.spec.workload.ignore_eos && arm.summary.acceptance.drafting_steps > 0;
+    record.arms.iter().any(drafts).then(|| {
+        "* outputs run past the ends of texts (ignore_eos): acceptance there is not that of real text".to_string()
+    })
 }
 
 fn cached(record: &Record) -> Option<String> {

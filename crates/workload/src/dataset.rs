@@ -5,17 +5,17 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use specquant_core::{FileHash, Workload};
 
 use crate::choose::choose;
-use crate::prompts::{Prompt, parse};
+use crate::prompts::{Parsed, Prompt, parse};
 
 const BUNDLED: &str = include_str!("../../../models/data/prompts.jsonl");
 
 /// The bundled prompts: code, documentation, configuration and repetitive text.
 pub fn bundled() -> Result<Vec<Prompt>> {
-    parse("the bundled prompts", BUNDLED)
+    Ok(parse("the bundled prompts", BUNDLED.as_bytes(), false)?.prompts)
 }
 
 /// The bundled text for measuring perplexity; no part of it was trained on.
@@ -23,12 +23,35 @@ pub fn eval_text() -> &'static str {
     include_str!("../../../models/data/eval.txt")
 }
 
-/// The prompts of a JSONL file in UTF-8.
-pub fn load(path: &Path) -> Result<Vec<Prompt>> {
-    let name = path.display().to_string();
-    let content = fs::read_to_string(path)
-        .with_context(|| format!("cannot read the prompts in `{name}`: give a JSONL file in UTF-8, or `bundled`"))?;
-    parse(&name, &content)
+/// The largest text file that is read whole: more than any context holds, and little against memory.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// A text file in UTF-8, without the byte-order mark that some editors put at its head.
+///
+/// # Errors
+/// What is no file, such as a folder, a device or a pipe, which may have no end; a file of more than 256 MiB; bytes that are
+/// not UTF-8, with their line and place in it.
+pub fn text(path: &Path) -> Result<String> {
+    let text = String::from_utf8(bytes(path)?).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let column = valid.iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
+        anyhow!("{}: line {line}, byte {column} is not UTF-8: save the file in UTF-8", path.display())
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
+}
+
+/// The bytes of a file that has an end.
+fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let name = path.display();
+    let about = fs::metadata(path).with_context(|| format!("{name}: cannot be read"))?;
+    ensure!(
+        about.is_file(),
+        "{name}: {} where a file belongs",
+        if about.is_dir() { "a folder" } else { "a device or pipe" }
+    );
+    ensure!(about.len() <= MOST_BYTES, "{name}: {} bytes, of which at most {MOST_BYTES} are read: cut it", about.len());
+    fs::read(path).with_context(|| format!("{name}: cannot be read"))
 }
 
 /// Which prompts a workload chooses from.
@@ -36,17 +59,32 @@ pub fn hash(workload: &Workload) -> Result<FileHash> {
     let name = workload.prompts.as_str();
     Ok(match name {
         "bundled" => FileHash::of("bundled prompts".into(), BUNDLED.as_bytes()),
-        path => FileHash::of(name.into(), &fs::read(path).with_context(|| format!("cannot read `{name}`"))?),
+        path => FileHash::of(name.into(), &bytes(Path::new(path))?),
     })
 }
 
+/// Prompts, and what was noticed in reading them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dataset {
+    /// The prompts.
+    pub prompts: Vec<Prompt>,
+    /// What a reader of the results should know, in a sentence; empty if there is nothing.
+    pub notes: Vec<String>,
+}
+
 /// The prompts that a workload names, as many as it asks for.
-pub fn prompts(workload: &Workload) -> Result<Vec<Prompt>> {
-    let all = match workload.prompts.as_str() {
-        "bundled" => bundled()?,
-        path => load(Path::new(path))?,
+pub fn prompts(workload: &Workload) -> Result<Dataset> {
+    let Parsed { prompts, skipped } = match workload.prompts.as_str() {
+        "bundled" => Parsed { prompts: bundled()?, skipped: Vec::new() },
+        path => {
+            let content = bytes(Path::new(path)).context("the prompts, a JSONL file or `bundled`")?;
+            parse(path, &content, workload.skip_invalid)?
+        }
     };
-    choose(all, workload.num_prompts).with_context(|| format!("prompts `{}`", workload.prompts))
+    let note =
+        skipped.first().map(|first| format!("{} lines hold no prompt and were skipped, first {first}", skipped.len()));
+    let prompts = choose(prompts, workload.num_prompts).with_context(|| format!("prompts `{}`", workload.prompts))?;
+    Ok(Dataset { prompts, notes: note.into_iter().collect() })
 }
 
 #[cfg(test)]
@@ -59,7 +97,7 @@ mod tests {
         let workload = Workload { prompts: prompts.into(), num_prompts, ..Workload::default() };
         let got = super::prompts(&workload).map(|chosen| {
             let mut counts = BTreeMap::new();
-            for prompt in chosen {
+            for prompt in chosen.prompts {
                 *counts.entry(prompt.category.unwrap_or_default()).or_insert(0) += 1;
             }
             counts.into_iter().collect::<Vec<_>>()
@@ -98,10 +136,19 @@ mod tests {
             0,
             Ok(&[("", 1), ("x", 1)]),
         );
-        check(&file("bad", b"{\"prompt\":\"a\"}\nb"), 0, Err("bad line 2: not JSON"));
+        check(&file("bad", b"{\"prompt\":\"a\"}\nb"), 0, Err("bad line 2: byte 1: expected value"));
         check(&file("empty", b""), 0, Err("empty holds no prompt"));
-        check(&file("latin1", b"{\"prompt\":\"\xe9\"}"), 0, Err("latin1`: give a JSONL file in UTF-8"));
-        check("no/such/file.jsonl", 0, Err("cannot read the prompts in `no/such/file.jsonl`"));
-        check(&folder.path().display().to_string(), 0, Err("cannot read the prompts in `"));
+        check(&file("marked", b"\xef\xbb\xbf{\"prompt\":\"a\"}"), 0, Ok(&[("", 1)]));
+        check(
+            &file("latin1", b"\n{\"prompt\": \"\xe9\"}"),
+            0,
+            Err("latin1 line 2: byte 13 is not UTF-8: save the file"),
+        );
+        check("no/such/file.jsonl", 0, Err("a JSONL file or `bundled`: no/such/file.jsonl: cannot be read"));
+        check(&folder.path().display().to_string(), 0, Err("a folder where a file belongs"));
+        check("/dev/zero", 0, Err("/dev/zero: a device or pipe where a file belongs"));
+        let large = folder.path().join("large");
+        fs::File::create(&large).unwrap().set_len(MOST_BYTES + 1).unwrap();
+        check(&large.display().to_string(), 0, Err("large: 268435457 bytes, of which at most 268435456 are read"));
     }
 }

@@ -3,18 +3,31 @@
 //! Request i is prompt i, arrives at time 0, and has at least one prompt token and room for at least one more.
 
 use anyhow::{Context, Result, ensure};
-use specquant_core::{Request, RunSpec, Text};
+use specquant_core::{BARE, Request, RunSpec, Template, Text};
 
 use crate::prompts::Prompt;
 
+/// Requests, and what was noticed in making them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generated {
+    /// One for each prompt.
+    pub requests: Vec<Request>,
+    /// What a reader of the results should know, in a sentence; empty if there is nothing.
+    pub notes: Vec<String>,
+}
+
 /// One request for each prompt, for a model with room for `context` tokens. All have the spec's seed: the number of a
 /// request is part of what its random numbers are drawn from.
-pub fn generate(spec: &RunSpec, prompts: &[Prompt], text: &dyn Text, context: usize) -> Result<Vec<Request>> {
+pub fn generate(spec: &RunSpec, prompts: &[Prompt], text: &dyn Text, context: usize) -> Result<Generated> {
+    let mut spelled: Vec<&str> = Vec::new();
+    let template = if spec.workload.special_tokens { text.template() } else { &BARE };
     let requests = (0..).zip(prompts).map(|(id, prompt)| {
+        let (tokens, twice) = tokens(prompt, text, template, context)?;
+        spelled.extend(twice.then_some(prompt.id.as_str()));
         Ok(Request {
             id,
             arrival: 0,
-            prompt: tokens(prompt, text, context)?,
+            prompt: tokens,
             max_new_tokens: spec.workload.max_new_tokens,
             ignore_eos: spec.workload.ignore_eos,
             stop: spec.workload.stop.clone(),
@@ -22,13 +35,37 @@ pub fn generate(spec: &RunSpec, prompts: &[Prompt], text: &dyn Text, context: us
             seed: spec.seed,
         })
     });
-    requests.collect()
+    let requests = requests.collect::<Result<_>>()?;
+    let note = spelled.first().map(|first| {
+        format!(
+            "{} of {} prompts, `{first}` first, begin with the text of the token that the tokenizer puts before every prompt: \
+             it was not added again",
+            spelled.len(),
+            prompts.len()
+        )
+    });
+    Ok(Generated { requests, notes: note.into_iter().collect() })
 }
 
-fn tokens(prompt: &Prompt, text: &dyn Text, context: usize) -> Result<Vec<u32>> {
+/// Bytes of a prompt for each token of the context, from which on it is first tokenized in part: more than tokens have.
+const HEAD: usize = 16;
+
+fn tokens(prompt: &Prompt, text: &dyn Text, template: &Template, context: usize) -> Result<(Vec<u32>, bool)> {
     let id = &prompt.id;
+    // A text that is far too long is not tokenized whole, which would take a hundred times its memory.
+    let head = prompt.text.floor_char_boundary(context.saturating_mul(HEAD));
+    if head < prompt.text.len() {
+        let n = text.encode(&prompt.text[..head]).with_context(|| format!("prompt `{id}`"))?.len();
+        ensure!(
+            n <= 2 * context,
+            "prompt `{id}` has {} bytes, of which the first {head} alone are {n} tokens, and the model's context is {context}: \
+             shorten it, or use a model with a longer context",
+            prompt.text.len()
+        );
+    }
     let ids = text.encode(&prompt.text).with_context(|| format!("prompt `{id}`"))?;
     ensure!(!ids.is_empty(), "prompt `{id}` has no token: give it a text or remove it");
+    let (ids, twice) = template.around(&ids);
     ensure!(
         ids.len() < context,
         "prompt `{id}` has {} tokens and the model's context is {context}: shorten it to {} tokens, or use a model with a \
@@ -36,7 +73,7 @@ fn tokens(prompt: &Prompt, text: &dyn Text, context: usize) -> Result<Vec<u32>> 
         ids.len(),
         context.saturating_sub(1)
     );
-    Ok(ids)
+    Ok((ids, twice))
 }
 
 #[cfg(test)]
@@ -46,7 +83,8 @@ mod tests {
     use specquant_core::{Sampling, TextState, Workload};
 
     /// Every byte is a token; a `?` cannot be encoded.
-    struct Bytes;
+    #[derive(Default)]
+    struct Bytes(Template);
 
     impl Text for Bytes {
         fn vocab(&self) -> usize {
@@ -58,6 +96,10 @@ mod tests {
                 bail!("no token for `?`");
             }
             Ok(text.bytes().map(u32::from).collect())
+        }
+
+        fn template(&self) -> &Template {
+            &self.0
         }
 
         fn step(&self, _: &mut TextState, _: u32) -> Result<Option<String>> {
@@ -80,10 +122,10 @@ mod tests {
             .zip(texts)
             .map(|(n, text): (u32, _)| Prompt { id: format!("p{n}"), category: None, text: text.to_string() })
             .collect();
-        match (generate(&spec(), &prompts, &Bytes, context), expected) {
-            (Ok(got), Ok(expected)) => {
+        match (generate(&spec(), &prompts, &Bytes::default(), context), expected) {
+            (Ok(Generated { requests: got, notes }), Ok(expected)) => {
                 assert_eq!(got.iter().map(|request| request.prompt.as_slice()).collect::<Vec<_>>(), expected);
-                assert!((0..).zip(&got).all(|(id, request)| request.id == id));
+                assert!(notes.is_empty() && (0..).zip(&got).all(|(id, request)| request.id == id));
             }
             (Err(got), Err(expected)) => assert_eq!(format!("{got:#}"), expected, "{texts:?}"),
             (got, expected) => panic!("{texts:?}: {got:?} instead of {expected:?}"),
@@ -103,6 +145,10 @@ mod tests {
                  longer context",
             ),
         );
+        let long = "a".repeat(200);
+        let expected = "prompt `p0` has 200 bytes, of which the first 48 alone are 48 tokens, and the model's context is 3: \
+                        shorten it, or use a model with a longer context";
+        check(&[&long], 3, Err(expected));
         check(&["a", ""], 8, Err("prompt `p1` has no token: give it a text or remove it"));
         check(&["?"], 8, Err("prompt `p0`: no token for `?`"));
     }
@@ -120,6 +166,24 @@ mod tests {
             sampling: Sampling { temperature: 0.5, ..Sampling::GREEDY },
             seed: 7,
         };
-        assert_eq!(generate(&spec(), &[prompt], &Bytes, 8).unwrap(), [expected]);
+        assert_eq!(generate(&spec(), &[prompt], &Bytes::default(), 8).unwrap().requests, [expected]);
+    }
+
+    #[test]
+    fn a_template_stands_around_every_prompt_once() {
+        let text = Bytes(Template { before: vec![60], after: vec![62] });
+        let prompts = ["a", "<b", "<"].map(|text| Prompt { id: text.into(), category: None, text: text.into() });
+        let check = |special_tokens, expected: [&[u32]; 3], notes: usize| {
+            let spec = RunSpec { workload: Workload { special_tokens, ..Workload::default() }, ..RunSpec::default() };
+            let got = generate(&spec, &prompts, &text, 8).unwrap();
+            assert_eq!(got.requests.iter().map(|request| request.prompt.as_slice()).collect::<Vec<_>>(), expected);
+            assert_eq!(got.notes.len(), notes, "{:?}", got.notes);
+            assert!(got.notes.iter().all(|note| note.starts_with("2 of 3 prompts, `<b` first")), "{:?}", got.notes);
+        };
+        check(true, [&[60, 97, 62], &[60, 98, 62], &[60, 62]], 1);
+        check(false, [&[97], &[60, 98], &[60]], 0);
+        let empty = [Prompt { id: "p".into(), category: None, text: String::new() }];
+        let error = generate(&RunSpec::default(), &empty, &text, 8).unwrap_err().to_string();
+        assert!(error.contains("has no token"), "a begin token alone is no prompt: {error}");
     }
 }

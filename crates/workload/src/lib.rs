@@ -9,7 +9,7 @@ mod prompts;
 mod warm;
 
 pub use choose::choose;
-pub use dataset::{bundled, eval_text, hash, load, prompts};
-pub use generate::generate;
-pub use prompts::{Prompt, parse};
+pub use dataset::{Dataset, bundled, eval_text, hash, prompts, text};
+pub use generate::{Generated, generate};
+pub use prompts::{Parsed, Prompt, parse};
 pub use warm::warm_up;

@@ -2,7 +2,7 @@
 //!
 //! Every prompt has an id that an error or a report can name, and every error names the place and what to write there.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 
 /// A text to be continued.
@@ -16,22 +16,45 @@ pub struct Prompt {
     pub text: String,
 }
 
-/// The prompts in `content`, which `name` names in errors. Blank lines and unknown fields are skipped.
-pub fn parse(name: &str, content: &str) -> Result<Vec<Prompt>> {
-    let content = content.strip_prefix('\u{feff}').unwrap_or(content);
-    let lines = content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let prompts = lines
-        .map(|(index, line)| prompt(index + 1, line).with_context(|| format!("{name} line {}", index + 1)))
-        .collect::<Result<Vec<_>>>()?;
-    ensure!(!prompts.is_empty(), "{name} holds no prompt: write {EXAMPLE} on each line");
-    Ok(prompts)
+/// The prompts of a file, and the lines that hold none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parsed {
+    /// The prompts, in order.
+    pub prompts: Vec<Prompt>,
+    /// What is wrong with each line that was skipped.
+    pub skipped: Vec<String>,
+}
+
+/// The prompts in `content`, which `name` names in errors. Blank lines and unknown fields are skipped, and lines that hold no
+/// prompt if `skip` says so.
+pub fn parse(name: &str, content: &[u8], skip: bool) -> Result<Parsed> {
+    let content = content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(content);
+    let mut parsed = Parsed::default();
+    for (number, line) in (1..).zip(content.split(|&byte| byte == b'\n')) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match prompt(number, line).with_context(|| format!("{name} line {number}")) {
+            Ok(prompt) => parsed.prompts.push(prompt),
+            Err(error) if skip => parsed.skipped.push(format!("{error:#}")),
+            Err(error) => return Err(error),
+        }
+    }
+    ensure!(!parsed.prompts.is_empty(), "{name} holds no prompt: write {EXAMPLE} on each line");
+    Ok(parsed)
 }
 
 const EXAMPLE: &str = r#"{"prompt": "Some text"}"#;
 
-fn prompt(number: usize, line: &str) -> Result<Prompt> {
-    let value: Value =
-        serde_json::from_str(line).with_context(|| format!("not JSON: write one object such as {EXAMPLE}"))?;
+fn prompt(number: usize, line: &[u8]) -> Result<Prompt> {
+    let text = std::str::from_utf8(line)
+        .map_err(|error| anyhow!("byte {} is not UTF-8: save the file in UTF-8", error.valid_up_to() + 1))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        // The line that the parser names is always the first of what it was given.
+        let (said, column) = (error.to_string(), error.column());
+        let said = said.split(" at line ").next().unwrap_or_default().to_string();
+        anyhow!("byte {column}: {said}: write one object such as {EXAMPLE}")
+    })?;
     let Value::Object(fields) = &value else {
         bail!("{} where an object belongs: write {EXAMPLE}", kind(&value));
     };
@@ -43,6 +66,7 @@ fn prompt(number: usize, line: &str) -> Result<Prompt> {
     let Value::String(text) = text else {
         bail!("field `prompt` is {} where a text belongs: write {EXAMPLE}", kind(text));
     };
+    ensure!(!text.is_empty(), "field `prompt` is empty: give it a text or remove the line");
     let id = name(fields, "id")?.unwrap_or_else(|| format!("line {number}"));
     Ok(Prompt { id, category: name(fields, "category")?, text: text.clone() })
 }
@@ -75,7 +99,8 @@ mod tests {
     /// Prompts read `id/category/text`, with `-` for no category.
     fn check(content: &str, expected: Result<&[&str], &str>) {
         let show = |p: &Prompt| format!("{}/{}/{}", p.id, p.category.as_deref().unwrap_or("-"), p.text);
-        let got = parse("p.jsonl", content).map(|prompts| prompts.iter().map(show).collect::<Vec<_>>());
+        let got = parse("p.jsonl", content.as_bytes(), false)
+            .map(|parsed| parsed.prompts.iter().map(show).collect::<Vec<_>>());
         match (got, expected) {
             (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{content:?}"),
             (Err(got), Err(expected)) => assert!(format!("{got:#}").contains(expected), "{content:?}: {got:#}"),
@@ -91,8 +116,6 @@ mod tests {
         check("{\"prompt\": \"a\\nb\"}\n\n  \t\n{\"prompt\": \"c\"}", Ok(&["line 1/-/a\nb", "line 4/-/c"]));
         check("\u{feff}{\"prompt\": \"a\"}\r\n\r\n{\"prompt\": \"b\"}\r\n", Ok(&["line 1/-/a", "line 3/-/b"]));
         check(r#"{"prompt": "é \ud83e\udd80 \u0000 "}"#, Ok(&["line 1/-/é 🦀 \0 "]));
-        // An empty prompt is a prompt here; it is refused once it is known to have no token.
-        check(r#"{"prompt": ""}"#, Ok(&["line 1/-/"]));
     }
 
     #[test]
@@ -102,11 +125,16 @@ mod tests {
         check("\n  \r\n\t\n", Err("p.jsonl holds no prompt"));
         check(
             "Some text",
-            Err(r#"p.jsonl line 1: not JSON: write one object such as {"prompt": "Some text"}: expected"#),
+            Err(r#"p.jsonl line 1: byte 1: expected value: write one object such as {"prompt": "Some text"}"#),
         );
-        check("{\"prompt\": \"a\"}\n{\"prompt\": ", Err("p.jsonl line 2: not JSON"));
-        check(r#"{"prompt": "a"} {"prompt": "b"}"#, Err("p.jsonl line 1: not JSON"));
-        check("[", Err("p.jsonl line 1: not JSON"));
+        check("{\"prompt\": \"a\"}\n{\"prompt\": ", Err("p.jsonl line 2: byte 11: EOF"));
+        check(r#"{"prompt": "a"} {"prompt": "b"}"#, Err("p.jsonl line 1: byte 17: trailing characters"));
+        check(r#"{"prompt": ""}"#, Err("p.jsonl line 1: field `prompt` is empty"));
+        check(
+            "{\"prompt\": \"a\"}\n{\"prompt\": \"\\ud83e\"}",
+            Err("p.jsonl line 2: byte 20: unexpected end of hex escape"),
+        );
+        check("[", Err("p.jsonl line 1: byte 1: EOF"));
         check("[\"a\"]", Err("p.jsonl line 1: a list where an object belongs: write {"));
         check("\"a\"", Err("p.jsonl line 1: a text where an object belongs"));
         check("\n{}", Err("p.jsonl line 2: field `prompt` is missing, there is no field: write {"));
@@ -117,5 +145,17 @@ mod tests {
         check(r#"{"prompt": ["a"]}"#, Err("field `prompt` is a list where a text belongs"));
         check(r#"{"prompt": "a", "id": {}}"#, Err("field `id` is an object where a text belongs"));
         check(r#"{"prompt": "a", "category": true}"#, Err("field `category` is a boolean where a text belongs"));
+    }
+
+    #[test]
+    fn lines_that_hold_no_prompt_are_skipped_if_that_is_asked_for() {
+        let content = b"{\"prompt\": \"a\"}\n{\"prompt\": \"\xe9\"}\nnull\n{\"prompt\": \"b\"}\n{\"prompt\": \"\"}";
+        let parsed = parse("p", content, true).unwrap();
+        assert_eq!(parsed.prompts.iter().map(|prompt| prompt.id.as_str()).collect::<Vec<_>>(), ["line 1", "line 4"]);
+        let starts = ["p line 2: byte 13 is not UTF-8", "p line 3: null where", "p line 5: field `prompt` is empty"];
+        assert!(
+            parsed.skipped.len() == 3 && parsed.skipped.iter().zip(starts).all(|(got, start)| got.starts_with(start))
+        );
+        assert!(parse("p", b"null\n", true).unwrap_err().to_string().contains("holds no prompt"));
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Cells that need the same model share it; a pass begins with an empty cache and leaves nothing behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use anyhow::{Context, Result, ensure};
-use specquant_core::{Clock, FileHash, Kv, KvDtype, Model, Quantizer, Request, RunSpec, Speculation, WeightFormat};
+use anyhow::{Context, Result, bail};
+use specquant_core::{
+    Batching, Clock, EventKind, FileHash, Kv, KvDtype, Model, Quantizer, Request, RunSpec, Speculation, WeightFormat,
+};
 use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Sweep, Wall, drive};
 use specquant_kernels::Team;
 use specquant_kv::allocator;
@@ -14,7 +16,7 @@ use specquant_machine::Machine;
 use specquant_metrics::{Peaks, Quality, RowCosts};
 use specquant_model::{ModelFiles, Tokenizer, same_vocabulary};
 use specquant_report::{Run, SCHEMA};
-use specquant_workload::{Prompt, generate};
+use specquant_workload::{Dataset, generate};
 
 use super::warm::WarmUp;
 use super::{dry, quality, rows};
@@ -34,6 +36,8 @@ pub(crate) struct Bench {
     /// KV slots that sequences share.
     slots: usize,
     files: Vec<FileHash>,
+    /// What was noticed of models and prompts, in sentences.
+    notes: Vec<String>,
     #[cfg(feature = "debug-knobs")]
     pub(crate) slow: Option<super::slowed::Slow>,
     #[cfg(feature = "debug-knobs")]
@@ -45,7 +49,6 @@ pub(super) struct Source {
     files: ModelFiles,
     pub(super) tokenizer: Tokenizer,
     pub(super) context: usize,
-    vocab: usize,
 }
 
 /// What one pass brought.
@@ -106,7 +109,7 @@ pub(super) struct Key {
 
 impl Bench {
     /// Loads what the cells need. `prompts` gives the prompts of a cell.
-    pub(crate) fn load(cells: &[RunSpec], prompts: impl Fn(&RunSpec) -> Result<Vec<Prompt>>) -> Result<Bench> {
+    pub(crate) fn load(cells: &[RunSpec], prompts: impl Fn(&RunSpec) -> Result<Dataset>) -> Result<Bench> {
         let first = cells.first().context("no cell to run")?;
         let machine = Machine::read();
         let team = device::team(first.threads, &machine)?;
@@ -119,6 +122,7 @@ impl Bench {
             arms: Vec::new(),
             slots: 1,
             files: Vec::new(),
+            notes: Vec::new(),
             #[cfg(feature = "debug-knobs")]
             slow: None,
             #[cfg(feature = "debug-knobs")]
@@ -127,10 +131,13 @@ impl Bench {
         let mut requests = Vec::new();
         for cell in cells {
             let source = bench.source(cell, Role::Target)?;
-            let made = generate(cell, &prompts(cell)?, &source.tokenizer, source.context);
-            requests.push(made.with_context(|| format!("prompts `{}`", cell.workload.prompts))?);
-            let slots = slots_of(cell, &requests[requests.len() - 1], source.context);
+            let Dataset { prompts, notes } = prompts(cell)?;
+            let made = generate(cell, &prompts, &source.tokenizer, source.context);
+            let made = made.with_context(|| format!("prompts `{}`", cell.workload.prompts))?;
+            let slots = slots_of(cell, &made.requests, source.context);
             bench.slots = bench.slots.max(slots);
+            bench.notes.extend(notes.into_iter().chain(made.notes));
+            requests.push(made.requests);
             if cell.speculation != Speculation::Off {
                 bench.source(cell, Role::Draft)?;
                 bench.check_pair(cell)?;
@@ -138,6 +145,8 @@ impl Bench {
         }
         let room = bench.slots.max(quality::least_slots(cells)?);
         dry::fit(cells, room)?;
+        let mut said = BTreeSet::new();
+        bench.notes.retain(|note| said.insert(note.clone()));
         for (cell, requests) in cells.iter().zip(requests) {
             let target = bench.model(cell, Role::Target, room)?;
             let draft = match cell.speculation {
@@ -156,14 +165,11 @@ impl Bench {
             let open = || {
                 let files = device::files(&name)?;
                 let (tokenizer, config) = (files.tokenizer()?, files.config()?);
-                anyhow::Ok(Source {
-                    files,
-                    tokenizer,
-                    context: config.max_position_embeddings,
-                    vocab: config.vocab_size,
-                })
+                anyhow::Ok(Source { files, tokenizer, context: config.max_position_embeddings })
             };
             let source = open().with_context(|| format!("{} `{name}`", role.name()))?;
+            let named = |note| format!("{}: {note}", source.files.name());
+            self.notes.extend(source.files.notes()?.into_iter().map(named));
             self.sources.insert(name.clone(), source);
         }
         Ok(&self.sources[&name])
@@ -172,12 +178,7 @@ impl Bench {
     /// Draft tokens mean the same to both models, or the pair is refused.
     fn check_pair(&self, cell: &RunSpec) -> Result<()> {
         let [target, draft] = [Role::Target, Role::Draft].map(|role| &self.sources[&role.source(cell)]);
-        let sizes = || {
-            let (a, b) = (target.vocab, draft.vocab);
-            ensure!(a == b, "config.json makes vocab_size {a} for the target and {b} for the draft");
-            Ok(())
-        };
-        same_vocabulary(&target.tokenizer, &draft.tokenizer).and_then(|()| sizes()).with_context(|| {
+        same_vocabulary(&target.tokenizer, &draft.tokenizer).with_context(|| {
             let (target, draft) = (target.files.name(), draft.files.name());
             format!("`{draft}` cannot draft for `{target}`: take a draft model with the target's vocabulary")
         })
@@ -206,6 +207,11 @@ impl Bench {
         quality::load(&self.sources[&key.source].files, key, slots, &self.team)
     }
 
+    /// What was noticed of models and prompts, in sentences.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// The requests of each cell.
     pub(crate) fn requests(&self) -> Vec<&[Request]> {
         self.arms.iter().map(|arm| arm.requests.as_slice()).collect()
@@ -224,9 +230,11 @@ impl Bench {
     /// Warms a cell up on requests that are like its own in length only. Returns the passes that this took, or `None` if
     /// `interrupted` became true first.
     pub(crate) fn warm_up(&mut self, cell: usize, interrupted: &dyn Fn() -> bool) -> Result<Option<usize>> {
-        let Arm { cell: spec, target, requests, .. } = &self.arms[cell];
+        let Arm { cell: spec, target, requests, draft } = &self.arms[cell];
         let info = self.targets[*target].model.info();
-        let requests = specquant_workload::warm_up(requests, spec.batching.limit(), info.vocab, &info.eos);
+        // Of ids that the draft does not have it would make no drafts.
+        let vocab = draft.map_or(info.vocab, |draft| self.drafts[draft].model.info().vocab.min(info.vocab));
+        let requests = specquant_workload::warm_up(requests, spec.batching.limit(), vocab, &info.eos);
         let mut warm = WarmUp::default();
         loop {
             let Some(pass) = self.serve(cell, requests.clone(), interrupted)? else { return Ok(None) };
@@ -238,15 +246,16 @@ impl Bench {
 
     fn serve(&mut self, at: usize, requests: Vec<Request>, interrupted: &dyn Fn() -> bool) -> Result<Option<Pass>> {
         let Arm { cell, target, draft, .. } = &self.arms[at];
+        let slots = cell.kv_pool.unwrap_or(self.slots);
         let (expected, target) = (requests.len(), &mut self.targets[*target]);
         let proposer: Box<dyn Proposer + '_> = match draft {
             None => Box::new(NoDraft),
             Some(draft) => {
                 let model = &mut *self.drafts[*draft].model;
-                Box::new(DraftModel::new(model, allocator(cell.kv, self.slots)))
+                Box::new(DraftModel::new(model, allocator(cell.kv, slots)))
             }
         };
-        let kv = allocator(cell.kv, self.slots);
+        let kv = allocator(cell.kv, slots);
         let clock = Wall::start();
         let text = &self.sources[&target.key.source].tokenizer;
         let model = &mut *target.model;
@@ -258,12 +267,24 @@ impl Bench {
         };
         let parts = Parts { target: model, kv, proposer, text, clock: &clock };
         let (limit, chunk, depth) = (cell.batching.limit(), cell.chunk, cell.speculation.depth());
-        let mut engine = Engine::new(parts, Policy { limit, chunk, depth });
+        let wait = match cell.batching {
+            Batching::Continuous { .. } => None,
+            Batching::Static { wait, .. } => Some(wait.as_nanos() as u64),
+        };
+        let mut engine = Engine::new(parts, Policy { limit, wait, chunk, depth });
         // As many users as sequences that may run together, so that nobody queues for a place.
         let arrivals = Arrivals::Closed { users: limit };
         let Some(outputs) = drive(&mut engine, requests, arrivals, interrupted)? else { return Ok(None) };
-        ensure!(outputs.len() == expected, "{} of {expected} requests were not served", expected - outputs.len());
-        let measured = specquant_metrics::Pass::of(&engine.take_events());
+        let events = engine.take_events();
+        if outputs.len() < expected {
+            let why = events.iter().find_map(|event| match &event.kind {
+                EventKind::Rejected { request, why } => Some(format!("request {request}: {why}")),
+                _ => None,
+            });
+            let lost = expected - outputs.len();
+            bail!("{lost} of {expected} requests cannot be served: {}", why.unwrap_or_default());
+        }
+        let measured = specquant_metrics::Pass::of(&events);
         Ok(Some(Pass { measured, outputs }))
     }
 
@@ -321,6 +342,7 @@ impl Bench {
         Run {
             schema: SCHEMA,
             build: crate::build::build(),
+            notes: self.notes.clone(),
             files: self.files.clone(),
             began,
             machine: self.machine.clone(),
@@ -375,12 +397,18 @@ impl Role {
     }
 }
 
-/// KV slots with which all of a cell's sequences that run together can reach their full length, in whole blocks.
+/// KV slots of a cell: as many as it asks for, or such that all sequences that run together can reach their full length, in
+/// whole blocks.
 pub(crate) fn slots_of(cell: &RunSpec, requests: &[Request], context: usize) -> usize {
-    let block = match cell.kv {
-        Kv::Contiguous => 1,
-        Kv::Paged { block } => block as usize,
-    };
+    if let Some(slots) = cell.kv_pool {
+        return slots;
+    }
     let longest = requests.iter().map(|request| request.prompt.len() + request.max_new_tokens).max().unwrap_or(1);
-    cell.batching.limit().min(requests.len()) * longest.min(context).next_multiple_of(block)
+    let longest = longest.min(context);
+    let each = match cell.kv {
+        Kv::Contiguous => longest,
+        Kv::Buddy { .. } => longest.next_power_of_two(),
+        Kv::Paged { block } | Kv::Prefix { block } => longest.next_multiple_of(block as usize),
+    };
+    cell.batching.limit().min(requests.len()) * each
 }

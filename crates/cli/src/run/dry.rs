@@ -16,13 +16,14 @@ pub(crate) fn dry(cells: &[RunSpec]) -> Result<()> {
     lines
         .extend(models.iter().map(|(name, bytes)| format!("memory   {name}, {slots} KV slots: {}", mebibytes(*bytes))));
     let (all, available) = (models.iter().map(|(_, bytes)| bytes).sum::<u64>(), Moment::now().memory_available());
+    let fits = available.is_none_or(|available| all < available);
     let room = available.map_or(String::new(), |available| {
-        let fits = if all < available { "fits" } else { "DOES NOT FIT" };
-        format!(", {} available: {fits}", mebibytes(available))
+        format!(", {} available: {}", mebibytes(available), if fits { "fits" } else { "DOES NOT FIT" })
     });
     lines.push(format!("memory   in all {}{room}", mebibytes(all)));
     lines.push(time(cells));
-    show(&lines.join("\n"))
+    show(&lines.join("\n"))?;
+    if fits { Ok(()) } else { fit(cells, slots) }
 }
 
 /// Refuses cells whose models do not fit into memory together: every round runs all of them.
@@ -46,8 +47,8 @@ fn slots(cells: &[RunSpec]) -> Result<usize> {
         let files = device::files(&Role::Target.source(cell))?;
         let (context, tokenizer) = (files.config()?.max_position_embeddings, files.tokenizer()?);
         let prompts = specquant_workload::prompts(&cell.workload)?;
-        let requests = specquant_workload::generate(cell, &prompts, &tokenizer, context)?;
-        slots = slots.max(slots_of(cell, &requests, context));
+        let requests = specquant_workload::generate(cell, &prompts.prompts, &tokenizer, context)?;
+        slots = slots.max(slots_of(cell, &requests.requests, context));
     }
     Ok(slots)
 }

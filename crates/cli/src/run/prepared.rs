@@ -30,19 +30,22 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Loads the models of the cells and warms every cell up. `None` if the user interrupted.
     pub(crate) fn new(cells: &[RunSpec], interrupt: &Interrupt) -> Result<Option<Prepared>> {
+        let progress = progress();
+        stage(&progress, "loading the models");
         let mut bench = Bench::load(cells, |cell| specquant_workload::prompts(&cell.workload))?;
         let plan = Plan::of(cells, &bench.requests());
-        let (began, progress) = (utc_stamp(), progress());
-        progress.set_message("what the machine can do");
+        let began = utc_stamp();
+        stage(&progress, "measuring what the machine can do");
         let peaks = bench.peaks()?;
         let (mut warm_up, mut row_costs, mut known) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (at, cell) in cells.iter().enumerate() {
-            progress.set_message(format!("warm-up of {} {}", cell.weights, cell.speculation));
+            let (number, all, weights, speculation) = (at + 1, cells.len(), cell.weights, cell.speculation);
+            stage(&progress, &format!("warming up cell {number} of {all}: {weights} {speculation}"));
             let Some(passes) = bench.warm_up(at, &|| interrupt.asked())? else { return Ok(None) };
             warm_up.push(passes);
             row_costs.push(bench.row_costs(at, &mut known)?);
         }
-        progress.set_message("quality of the weight formats");
+        stage(&progress, "measuring the quality of the weight formats");
         let quality = bench.quality()?;
         progress.finish_and_clear();
         bench.hash()?;
@@ -67,7 +70,7 @@ impl Prepared {
             bench.pass(cell, plan.range(part, counts[cell]), &|| interrupt.asked())
         };
         let mut keep = |log: &Log| keep(log, folder, &progress);
-        progress.set_message("first round");
+        stage(&progress, "measuring, first round");
         let ended = Session { cells: &cells, plan: *plan, clock: &clock, pass: &mut pass }.run(log, &mut keep)?;
         progress.finish_and_clear();
         log.ended = Some(ended);
@@ -103,6 +106,14 @@ fn state(log: &Log) -> Result<String> {
         _ => String::new(),
     };
     Ok(format!("{rounds}{width}{wanted}"))
+}
+
+/// Says what is being done: in the spinner, or in a line of its own where stderr is no terminal.
+fn stage(progress: &ProgressBar, what: &str) {
+    progress.set_message(what.to_string());
+    if !std::io::stderr().is_terminal() {
+        note(what);
+    }
 }
 
 /// A spinner on stderr, hidden where stderr is no terminal.

@@ -31,6 +31,6 @@ pub(crate) fn screen(record: &Record, folder: &Path) -> String {
 fn notes(record: &Record) -> Vec<String> {
     let latency = specquant_report::latency(record);
     let (trust, caution) = (specquant_report::trust(record), specquant_report::caution(record));
-    let lines = latency.into_iter().chain([trust]).chain(caution);
+    let lines = latency.into_iter().chain(specquant_report::kv(record)).chain([trust]).chain(caution);
     lines.chain([specquant_report::conclusion(record)]).collect()
 }

@@ -2,11 +2,11 @@
 //!
 //! All models that answer for one target run over each chunk once, whatever they are compared with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use specquant_core::{Model, RunSpec, Speculation, Text, WeightFormat};
-use specquant_engine::study;
+use specquant_engine::{Chunks, study};
 use specquant_kernels::Team;
 use specquant_metrics::{Divergences, Likelihood, Matches, Quality};
 
@@ -23,6 +23,16 @@ struct Gathered {
     divergences: Divergences,
     /// By draft: its matches in its own format and in f16.
     drafts: BTreeMap<usize, [Matches; 2]>,
+}
+
+/// What a group of targets and their drafts gave.
+struct Study {
+    targets: Vec<Gathered>,
+    /// By draft.
+    drafts: BTreeMap<usize, Likelihood>,
+    /// The place of the target that the others are compared with.
+    reference: Option<usize>,
+    chunk: usize,
 }
 
 /// Models that are studied together.
@@ -62,22 +72,29 @@ impl Bench {
     /// The quality of all cells with targets from one source, by cell.
     fn group(&mut self, source: &str, chunks: usize) -> Result<Vec<(usize, Quality)>> {
         let chunk = self.chunk();
-        let mut ids = self.sources[source].tokenizer.encode(specquant_workload::eval_text())?;
-        ids.truncate(chunks * chunk);
-        if ids.len() < chunk {
+        let tokenizer = &self.sources[source].tokenizer;
+        let special = self.arms.iter().any(|arm| arm.cell.workload.special_tokens);
+        let before = if special { tokenizer.template().before.clone() } else { Vec::new() };
+        let mut ids = tokenizer.encode(specquant_workload::eval_text())?;
+        ids.truncate((chunks * chunk).saturating_sub(before.len()));
+        if before.len() + ids.len() < chunk {
             return Ok(Vec::new());
         }
         let targets: Vec<usize> = (0..self.targets.len()).filter(|&at| self.targets[at].key.source == source).collect();
         let pairs = self.quantized_drafts(&targets);
-        let mut drafts: Vec<usize> = pairs.iter().map(|(_, draft)| *draft).collect();
-        drafts.sort_unstable();
-        drafts.dedup();
-        let mut floats = drafts.iter().map(|&draft| self.float_draft(draft, chunk)).collect::<Result<Vec<_>>>()?;
+        let quantized: BTreeSet<usize> = pairs.iter().map(|(_, draft)| *draft).collect();
+        let quantized: Vec<usize> = quantized.into_iter().collect();
+        let arms = self.arms.iter().filter(|arm| targets.contains(&arm.target));
+        let drafts: BTreeSet<usize> = arms.filter_map(|arm| arm.draft).collect();
+        let drafts: Vec<usize> = drafts.into_iter().collect();
+        let mut floats = quantized.iter().map(|&draft| self.float_draft(draft, chunk)).collect::<Result<Vec<_>>>()?;
         let reference = reference(&self.targets, &targets);
 
         let models = Models { targets: &targets, drafts: &drafts, floats: &mut floats };
         let mut gathered: Vec<Gathered> = targets.iter().map(|_| Gathered::default()).collect();
-        study(&mut self.chosen(models), &ids, chunk, &mut |seen| {
+        let mut likelihoods: BTreeMap<usize, Likelihood> = BTreeMap::new();
+        let text = Chunks { ids: &ids, before: &before, size: chunk };
+        study(&mut self.chosen(models), text, &mut |seen| {
             let (of_targets, rest) = seen.predicted.split_at(targets.len());
             let (of_drafts, of_floats) = rest.split_at(drafts.len());
             for (gathered, predicted) in gathered.iter_mut().zip(of_targets) {
@@ -86,15 +103,18 @@ impl Bench {
                     gathered.divergences.add(predicted, &of_targets[reference], seen.next);
                 }
             }
+            for (draft, predicted) in drafts.iter().zip(of_drafts) {
+                likelihoods.entry(*draft).or_default().add(predicted, seen.next);
+            }
             for (target, draft) in &pairs {
-                let at = drafts.binary_search(draft).unwrap_or_default();
+                let place = |all: &[usize]| all.binary_search(draft).unwrap_or_default();
                 let [own, float] = gathered[*target].drafts.entry(*draft).or_default();
-                own.add(&of_drafts[at], &of_targets[*target]);
-                float.add(&of_floats[at], &of_targets[*target]);
+                own.add(&of_drafts[place(&drafts)], &of_targets[*target]);
+                float.add(&of_floats[place(&quantized)], &of_targets[*target]);
             }
             Ok(())
         })?;
-        self.settle(&targets, &gathered, reference, chunk)
+        self.settle(&targets, &Study { targets: gathered, drafts: likelihoods, reference, chunk })
     }
 
     /// The models themselves: targets, drafts, and the drafts in f16.
@@ -107,23 +127,19 @@ impl Bench {
     }
 
     /// What was gathered, for each cell.
-    fn settle(
-        &self,
-        targets: &[usize],
-        gathered: &[Gathered],
-        reference: Option<usize>,
-        chunk: usize,
-    ) -> Result<Vec<(usize, Quality)>> {
-        let mut all = Vec::new();
+    fn settle(&self, targets: &[usize], study: &Study) -> Result<Vec<(usize, Quality)>> {
+        let (mut all, &Study { targets: ref gathered, ref drafts, reference, chunk }) = (Vec::new(), study);
         for (cell, arm) in self.arms.iter().enumerate() {
             let Some(at) = targets.iter().position(|&target| target == arm.target) else { continue };
             let compared = reference.filter(|&reference| reference != at);
-            let drafts = arm.draft.and_then(|draft| gathered[at].drafts.get(&draft));
+            let matches = arm.draft.and_then(|draft| gathered[at].drafts.get(&draft));
+            let draft = arm.draft.and_then(|draft| drafts.get(&draft));
             let quality = Quality {
                 perplexity: gathered[at].likelihood.perplexity(chunk),
                 reference: compared.map(|reference| self.targets[targets[reference]].key.weights),
                 divergence: if compared.is_some() { gathered[at].divergences.divergence()? } else { None },
-                draft: drafts.and_then(|[own, float]| Some([own.rates()?, float.rates()?])),
+                draft_perplexity: draft.map(|draft| draft.perplexity(chunk).value),
+                draft: matches.and_then(|[own, float]| Some([own.rates()?, float.rates()?])),
             };
             all.push((cell, quality));
         }

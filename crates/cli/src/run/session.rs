@@ -97,7 +97,7 @@ fn arm_pass((pass, check): (&Pass, Check)) -> ArmPass {
 #[cfg(test)]
 mod tests {
     use specquant_core::{
-        Event, EventKind, KvDtype, Memory, ModelInfo, PhaseTimes, Reach, Reason, Rng, Rows, TextSize, Use,
+        Event, EventKind, KvDtype, KvUsage, Memory, ModelInfo, PhaseTimes, Reach, Reason, Rng, Rows, TextSize, Use,
         WeightFormat, Work,
     };
     use specquant_engine::{Output, Virtual};
@@ -125,14 +125,25 @@ mod tests {
             let ns = (self.steps[cell] * (self.noise * normal).exp()) as u64;
             let request = part as u64;
             let event = |at, kind| Event { at, kind };
-            let mut events =
-                vec![event(0, EventKind::Arrived { request, prompt: 9 }), event(0, EventKind::Admitted { request })];
+            let mut events = vec![
+                event(0, EventKind::Arrived { request, prompt: 9 }),
+                event(0, EventKind::Admitted { request, cached: 0 }),
+            ];
             for step in 1..=64 {
                 let tokens = EventKind::Tokens { request, n: 1, drafted: 0, accepted: 0, rejected: false };
                 let rows = Rows { decode: 1, ..Rows::default() };
                 events.push(event(step * ns, tokens));
                 let times = PhaseTimes { target: ns, ..PhaseTimes::default() };
-                events.push(event(step * ns, EventKind::Step { rows, reach: Reach::default(), times }));
+                events.push(event(
+                    step * ns,
+                    EventKind::Step {
+                        rows,
+                        reach: Reach::default(),
+                        times,
+                        kv: KvUsage::default(),
+                        draft_kv: KvUsage::default(),
+                    },
+                ));
             }
             let (reason, text) = (Reason::Length, TextSize::default());
             events.push(event(64 * ns, EventKind::Finished { request, reason, tokens: 64, text }));
@@ -170,6 +181,7 @@ mod tests {
         let run = Run {
             schema: SCHEMA,
             build: crate::build::build(),
+            notes: Vec::new(),
             files: Vec::new(),
             began: String::new(),
             machine: specquant_machine::Machine::read(),
@@ -187,7 +199,7 @@ mod tests {
             drafts: vec![None; cells.len()],
             cells: cells.clone(),
         };
-        let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None };
+        let mut log = Log { run, rounds: Vec::new(), resumed: Vec::new(), ended: None, invalid: Vec::new() };
         let mut pass = |arm: usize, part| Ok(Some(machine.pass(arm % steps.len(), part)));
         let mut kept = 0;
         let mut keep = |log: &Log| {

@@ -106,8 +106,15 @@ fn chi_square(pairs: &[(f64, f64)]) -> (f64, f64) {
 }
 
 fn rig(depth: usize) -> Rig {
-    let mut rig =
-        Rig { target: TARGET, draft: Some(DRAFT), vocab: VOCAB, context: 64, draft_context: 64, ..Rig::new(depth) };
+    let mut rig = Rig {
+        target: TARGET,
+        draft: Some(DRAFT),
+        vocab: VOCAB,
+        draft_vocab: VOCAB,
+        context: 64,
+        draft_context: 64,
+        ..Rig::new(depth)
+    };
     rig.policy.limit = 16;
     rig
 }
@@ -152,6 +159,16 @@ fn sampled_output_keeps_its_law_where_a_full_pool_costs_drafts_and_places() {
     assert!(ran.count(|kind| matches!(kind, EventKind::Preempted { .. })) > 1000);
     let outputs: Vec<_> = ran.outputs.into_iter().map(|output| output.tokens).collect();
     check(&outputs, &law(1.0)).unwrap();
+}
+
+#[test]
+fn sampled_output_keeps_its_law_where_the_draft_knows_fewer_or_more_ids() {
+    for draft_vocab in [VOCAB - 1, VOCAB + 3] {
+        let ran = Rig { draft_vocab, ..rig(DEPTH) }.run(&requests(heat(1.0))).unwrap();
+        assert!(ran.drafts().1 > 1000);
+        let outputs: Vec<_> = ran.outputs.into_iter().map(|output| output.tokens).collect();
+        check(&outputs, &law(1.0)).unwrap_or_else(|why| panic!("{draft_vocab}: {why}"));
+    }
 }
 
 /// A judge of drafts: the real one, or one with a mistake.

@@ -3,8 +3,8 @@
 //! The expected tokens come from a loop over the fake model's logits that knows neither slots nor steps.
 
 use anyhow::Result;
-use specquant_core::{Request, SeqId, SlotCopy, greedy};
-use specquant_kv::{Allocator, Cached, Full, Grant, Keep, Limit, Usage};
+use specquant_core::{EventKind, Request, SeqId, SlotCopy, greedy};
+use specquant_kv::{Allocator, Full, Grant, Holding, Keep, Limit, Moved, Usage};
 
 use super::rig::{ALLOCATORS, DRAFT, Rig, TARGET, ask, asks};
 use crate::Output;
@@ -51,6 +51,26 @@ fn speculation_of_any_depth_gives_the_tokens_of_plain_decoding() {
             }
         }
     }
+}
+
+#[test]
+fn vocabularies_of_different_sizes_lose_no_token_and_draft_none_that_is_not_there() {
+    for (vocab, draft_vocab) in [(64, 60), (60, 64), (27, 20)] {
+        for kv in ALLOCATORS {
+            let rig = Rig { vocab, draft_vocab, kv, ..Rig::new(4) };
+            let requests = asks(6, 40);
+            let outputs = check(&rig, &requests).unwrap_or_else(|why| panic!("{vocab} {draft_vocab} {kv}: {why}"));
+            let beyond =
+                outputs.iter().flat_map(|output| &output.tokens).filter(|id| **id as usize >= draft_vocab).count();
+            assert_eq!(beyond > 0, vocab > draft_vocab, "the target's further ids come out: {beyond}");
+            let ran = rig.run(&requests).unwrap();
+            assert!(ran.drafts().1 > 0 && (vocab < draft_vocab || ran.count(skipped) > 0), "{vocab} {draft_vocab}");
+        }
+    }
+}
+
+fn skipped(kind: &EventKind) -> bool {
+    matches!(kind, EventKind::DraftSkipped { .. })
 }
 
 #[test]
@@ -134,7 +154,7 @@ impl Duplicating {
 }
 
 impl Allocator for Duplicating {
-    fn open(&mut self, seq: SeqId, prompt: &[u32], limit: Limit) -> Result<Cached, Full> {
+    fn open(&mut self, seq: SeqId, prompt: &[u32], limit: Limit) -> Result<Grant, Full> {
         self.inner.open(seq, prompt, limit)
     }
 
@@ -148,8 +168,8 @@ impl Allocator for Duplicating {
         Ok(grant)
     }
 
-    fn commit(&mut self, seq: SeqId, ids: &[u32]) {
-        self.inner.commit(seq, ids);
+    fn commit(&mut self, seq: SeqId, ids: &[u32]) -> Vec<Moved> {
+        self.inner.commit(seq, ids)
     }
 
     fn keep(&mut self, seq: SeqId, keep: Keep) -> Vec<SlotCopy> {
@@ -163,6 +183,14 @@ impl Allocator for Duplicating {
 
     fn usage(&self) -> Usage {
         self.inner.usage()
+    }
+
+    fn largest(&self) -> usize {
+        self.inner.largest()
+    }
+
+    fn holding(&self, seq: SeqId) -> Holding {
+        self.inner.holding(seq)
     }
 }
 

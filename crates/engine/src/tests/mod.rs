@@ -3,6 +3,7 @@
 //! An exactness check returns its complaint, so that a test can also show that the check catches a planted mistake.
 
 mod batches;
+mod batching;
 mod distribution;
 mod endings;
 mod greedy;

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::Result;
-use specquant_core::{Batch, Event, EventKind, Kv, Model, ModelInfo, Request, Sampling, Scores, SeqId, SlotCopy};
-use specquant_kv::{Allocator, Cached, Full, Grant, Keep, Limit, Usage, allocator};
+use specquant_core::{
+    Batch, Event, EventKind, Kv, Model, ModelInfo, Request, Reserve, Sampling, Scores, SeqId, SlotCopy,
+};
+use specquant_kv::{Allocator, Full, Grant, Holding, Keep, Limit, Moved, Usage, allocator};
 
 use crate::fake::{Fake, Letters, Rule};
 use crate::{DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Virtual};
@@ -19,8 +21,16 @@ pub(super) const TARGET: Rule = Rule::Random { seed: 11, spread: 8.0 };
 pub(super) const DRAFT: Rule = Rule::Mixed { target: (11, 8.0), noise: 0.4 };
 
 /// The allocators that every exactness check goes through.
-pub(super) const ALLOCATORS: [Kv; 4] =
-    [Kv::Contiguous, Kv::Paged { block: 1 }, Kv::Paged { block: 4 }, Kv::Paged { block: 16 }];
+pub(super) const ALLOCATORS: [Kv; 8] = [
+    Kv::Contiguous,
+    Kv::Buddy { reserve: Reserve::Max },
+    Kv::Buddy { reserve: Reserve::Oracle },
+    Kv::Paged { block: 1 },
+    Kv::Paged { block: 4 },
+    Kv::Paged { block: 16 },
+    Kv::Prefix { block: 1 },
+    Kv::Prefix { block: 4 },
+];
 
 /// What a machine is built from.
 #[derive(Clone)]
@@ -29,6 +39,8 @@ pub(super) struct Rig {
     /// `None` decodes plainly.
     pub(super) draft: Option<Rule>,
     pub(super) vocab: usize,
+    /// Ids of the draft model; its first ones are the target's.
+    pub(super) draft_vocab: usize,
     pub(super) context: usize,
     pub(super) draft_context: usize,
     pub(super) slots: usize,
@@ -114,12 +126,13 @@ impl Rig {
             target: TARGET,
             draft: Some(DRAFT),
             vocab: 27,
+            draft_vocab: 27,
             context: 256,
             draft_context: 256,
             slots: 4096,
             draft_slots: 4096,
             kv: Kv::Paged { block: 16 },
-            policy: Policy { limit: 8, chunk: 64, depth: k },
+            policy: Policy { limit: 8, wait: None, chunk: 64, depth: k },
             cost: (0, 0),
             wrap_kv: |kv| kv,
             wrap_draft: |draft| Box::new(draft),
@@ -135,13 +148,19 @@ impl Rig {
     /// Builds the machine and lends it, with an engine on it, to `body`.
     pub(super) fn start<R>(&self, body: impl FnOnce(&mut Engine<'_>, &Machine) -> R) -> R {
         let clock = Arc::new(Virtual::default());
-        let shared = |rule: Rule, context, slots, cost| {
-            let fake = Fake::new(rule, self.vocab, context, slots);
+        let shared = |rule: Rule, vocab, context, slots, cost| {
+            let fake = Fake::new(rule, vocab, context, slots);
             Shared { info: fake.info().clone(), fake: Arc::new(Mutex::new(fake)), clock: clock.clone(), cost }
         };
         let machine = Machine {
-            target: shared(self.target.clone(), self.context, self.slots, self.cost.0),
-            draft: shared(self.draft.clone().unwrap_or(DRAFT), self.draft_context, self.draft_slots, self.cost.1),
+            target: shared(self.target.clone(), self.vocab, self.context, self.slots, self.cost.0),
+            draft: shared(
+                self.draft.clone().unwrap_or(DRAFT),
+                self.draft_vocab,
+                self.draft_context,
+                self.draft_slots,
+                self.cost.1,
+            ),
             kv: Watched::default(),
             draft_kv: Watched::default(),
             clock: clock.clone(),
@@ -250,12 +269,12 @@ impl Recorder {
 }
 
 impl Allocator for Recorder {
-    fn open(&mut self, seq: SeqId, prompt: &[u32], limit: Limit) -> Result<Cached, Full> {
-        let cached = self.inner.open(seq, prompt, limit)?;
-        self.ledger.ledger().slots.insert(seq, Vec::new());
-        self.ledger.ledger().committed.insert(seq, Vec::new());
+    fn open(&mut self, seq: SeqId, prompt: &[u32], limit: Limit) -> Result<Grant, Full> {
+        let grant = self.inner.open(seq, prompt, limit)?;
+        self.ledger.ledger().slots.insert(seq, grant.slots.clone());
+        self.ledger.ledger().committed.insert(seq, prompt[..grant.slots.len()].to_vec());
         self.note_usage();
-        Ok(cached)
+        Ok(grant)
     }
 
     fn extend(&mut self, seq: SeqId, n: usize) -> Result<Grant, Full> {
@@ -264,9 +283,13 @@ impl Allocator for Recorder {
         Ok(grant)
     }
 
-    fn commit(&mut self, seq: SeqId, ids: &[u32]) {
-        self.inner.commit(seq, ids);
-        self.ledger.ledger().committed.get_mut(&seq).unwrap().extend(ids);
+    fn commit(&mut self, seq: SeqId, ids: &[u32]) -> Vec<Moved> {
+        let all = self.inner.commit(seq, ids);
+        let mut ledger = self.ledger.ledger();
+        ledger.committed.get_mut(&seq).unwrap().extend(ids);
+        let slots = ledger.slots.get_mut(&seq).unwrap();
+        all.iter().for_each(|moved| slots[moved.at] = moved.slot);
+        all
     }
 
     fn keep(&mut self, seq: SeqId, keep: Keep) -> Vec<SlotCopy> {
@@ -291,5 +314,13 @@ impl Allocator for Recorder {
 
     fn usage(&self) -> Usage {
         self.inner.usage()
+    }
+
+    fn largest(&self) -> usize {
+        self.inner.largest()
+    }
+
+    fn holding(&self, seq: SeqId) -> Holding {
+        self.inner.holding(seq)
     }
 }

@@ -120,7 +120,7 @@ fn taken(machine: &Machine) -> usize {
 
 #[test]
 fn all_slots_come_back_after_a_finish_an_abort_and_an_error() {
-    for kv in [Kv::Contiguous, Kv::Paged { block: 1 }, Kv::Paged { block: 16 }] {
+    for kv in ALLOCATORS {
         let mut rig = Rig { kv, ..Rig::new(4) };
         rig.policy.limit = 3;
         let requests = asks(5, 40);

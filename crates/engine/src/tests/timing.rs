@@ -44,10 +44,10 @@ fn requests_are_submitted_when_they_arrive_and_idle_time_is_skipped() {
             assert_eq!(arrived.unwrap().at, arrival, "an arrival is stamped with its schedule");
         }
         // The first step takes one draft prefill and one forward; the second request came during it.
-        assert_eq!(at(&events, &EventKind::Admitted { request: 0 }), 0);
-        assert_eq!(at(&events, &EventKind::Admitted { request: 1 }), 110);
-        assert_eq!(at(&events, &EventKind::Admitted { request: 2 }), 5_000_000);
-        assert_eq!(at(&events, &EventKind::Admitted { request: 3 }), 5_000_110);
+        assert_eq!(at(&events, &EventKind::Admitted { request: 0, cached: 0 }), 0);
+        assert_eq!(at(&events, &EventKind::Admitted { request: 1, cached: 0 }), 110);
+        assert_eq!(at(&events, &EventKind::Admitted { request: 2, cached: 0 }), 5_000_000);
+        assert_eq!(at(&events, &EventKind::Admitted { request: 3, cached: 0 }), 5_000_110);
         assert!(events.iter().all(|event| event.at <= machine.clock.now()));
         assert!(machine.clock.now() < 5_010_000);
     });
@@ -126,7 +126,7 @@ fn the_parts_of_a_steps_time_sum_to_its_duration() {
     let kv = || Box::new(Paged::new(256, 4));
     let proposer = Box::new(DraftModel::new(&mut draft, kv()));
     let parts = Parts { target: &mut target, kv: kv(), proposer, text: &Letters, clock: &clock };
-    let mut engine = Engine::new(parts, Policy { limit: 3, chunk: 4, depth: 3 });
+    let mut engine = Engine::new(parts, Policy { limit: 3, wait: None, chunk: 4, depth: 3 });
     asks(5, 12).into_iter().for_each(|request| engine.submit(request));
     while !engine.is_idle() {
         let before = clock.now();

@@ -113,7 +113,7 @@ impl<'a> Source<'a> {
     fn refuse(&self, part: &DenseMatrix<'_>, value: f32) -> Result<()> {
         let (name, format) = (part.name, self.format);
         if !value.is_finite() {
-            bail!("`{name}` holds {value}, which cannot be quantized to {format}: the checkpoint is damaged");
+            bail!("`{name}` holds {value}, which is no weight: the checkpoint is damaged; copy or download it again");
         }
         let remedy = match format {
             WeightFormat::F32 | WeightFormat::Bf16 => "f32",

@@ -14,7 +14,7 @@ pub(crate) struct Fields {
 impl Fields {
     /// Reads the object in `bytes`, the contents of `file`.
     pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Fields> {
-        let value: Value = serde_json::from_slice(bytes).with_context(|| format!("{file}: not valid JSON"))?;
+        let value: Value = crate::json::parse(bytes).with_context(|| format!("{file}: not valid JSON"))?;
         match value {
             Value::Object(map) => Ok(Fields { file: file.to_string(), map }),
             other => bail!("{file}: must hold a JSON object, found {}", kind(&other)),
@@ -33,6 +33,11 @@ impl Fields {
             Some(Value::Object(map)) => Ok(Some(Fields { file: format!("{}: {key}", self.file), map: map.clone() })),
             Some(other) => Err(self.refuse(key, other, "must be an object")),
         }
+    }
+
+    /// The first field that holds an object.
+    pub(crate) fn first_object(&self) -> Option<(String, Value)> {
+        self.map.iter().find(|(_, value)| value.is_object()).map(|(key, value)| (key.clone(), value.clone()))
     }
 
     /// A whole number in `range`, or `None`.

@@ -53,7 +53,7 @@ pub(crate) fn expected(config: &Config) -> BTreeMap<String, Vec<usize>> {
 /// Whether all tensors of `config`'s model are there as they must be, and no others.
 ///
 /// Two kinds of further tensor are accepted: rotary frequencies, which old checkpoints store and which follow from the
-/// configuration, and the head of a tied checkpoint where it is equal to the embedding.
+/// configuration, and the head of a tied checkpoint, of which [`other_head`] speaks where it is not the embedding.
 ///
 /// Returns the number of elements of the tensors that are used.
 ///
@@ -82,6 +82,24 @@ pub(crate) fn check(checkpoint: &Checkpoint<'_>, config: &Config) -> Result<u64>
     Ok(expected.values().map(|shape| shape.iter().product::<usize>() as u64).sum())
 }
 
+/// What to say of a tied checkpoint that stores a head as well which is not its embedding.
+pub(crate) fn other_head(checkpoint: &Checkpoint<'_>, config: &Config) -> Option<String> {
+    let stored = checkpoint.tensors().get(HEAD).filter(|_| config.tie_word_embeddings)?;
+    let embedding = checkpoint.tensors().get(EMBEDDING)?;
+    let what = if stored.dtype != embedding.dtype || stored.shape != embedding.shape {
+        format!("is {} of shape {:?}", stored.dtype, stored.shape)
+    } else if checkpoint.bytes(stored) != checkpoint.bytes(embedding) {
+        "has other values".to_string()
+    } else {
+        return None;
+    };
+    Some(format!(
+        "`{HEAD}` {what} than `{EMBEDDING}` ({} of shape {:?}); config.json says tie_word_embeddings, so the embedding is used \
+         and this tensor is not",
+        embedding.dtype, embedding.shape
+    ))
+}
+
 fn missing(checkpoint: &Checkpoint<'_>, name: &str, shape: &[usize]) -> String {
     let files: Vec<&str> = checkpoint.shards().iter().map(|shard| shard.file.as_str()).collect();
     let hint = if name == HEAD { "; is tie_word_embeddings missing in config.json?" } else { "" };
@@ -97,18 +115,11 @@ fn check_further(checkpoint: &Checkpoint<'_>, config: &Config, name: &str, store
     if name.ends_with(".rotary_emb.inv_freq") {
         return Ok(());
     }
-    let file = checkpoint.file(stored);
     if name == HEAD {
         // Only a tied checkpoint gets here: otherwise the head is among the expected tensors.
-        let embedding = &checkpoint.tensors()[EMBEDDING];
-        let same = stored.dtype == embedding.dtype && stored.shape == embedding.shape;
-        ensure!(
-            same && checkpoint.bytes(stored) == checkpoint.bytes(embedding),
-            "{file}: `{HEAD}` differs from `{EMBEDDING}`, yet config.json says tie_word_embeddings: set that to false \
-             to use this head, or remove the tensor"
-        );
         return Ok(());
     }
+    let file = checkpoint.file(stored);
     bail!(
         "{file}: tensor `{name}` with shape {:?} is no part of a Llama model with {} layers as config.json describes \
          it, and would be ignored",

@@ -10,11 +10,14 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use specquant_core::FileHash;
 use specquant_kernels::Mapped;
 
 use super::checkpoint::Checkpoint;
+use super::weights::{instead, unread};
 use crate::config::Config;
+use crate::json;
 use crate::tokenizer::Tokenizer;
 
 /// Where a model's files are.
@@ -30,6 +33,20 @@ enum Source {
     Folder(PathBuf),
     Memory(BTreeMap<String, Cow<'static, [u8]>>),
 }
+
+/// A file or folder among a model's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) folder: bool,
+}
+
+/// How a pointer of git-lfs begins, which lies where a file was not downloaded.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// The largest JSON file of a model that is read; tokenizers of large vocabularies have tens of MiB.
+const MOST_JSON: u64 = 256 << 20;
 
 /// The bytes of one file.
 pub(crate) enum Content<'a> {
@@ -50,7 +67,8 @@ impl Deref for Content<'_> {
 
 impl ModelFiles {
     /// A folder as Hugging Face lays it out: `config.json`, `tokenizer.json`, `model.safetensors` (or
-    /// `model.safetensors.index.json` and the files that it names) and optionally `generation_config.json`.
+    /// `model.safetensors.index.json` and the files that it names) and optionally `generation_config.json`. The root of a model
+    /// in the hub's cache, `models--ORGANIZATION--NAME`, stands for the snapshot that its `refs/main` names.
     ///
     /// # Errors
     /// When there is no such folder, or no `config.json` in it.
@@ -58,12 +76,16 @@ impl ModelFiles {
         if !path.is_dir() {
             bail!("{}: not a folder; give the folder of a Hugging Face checkpoint, or `bundled`", path.display());
         }
-        if !path.join("config.json").is_file() {
-            bail!("{}: no config.json in this folder; is it the folder of a checkpoint?", path.display());
+        let snapshot = snapshot(path)?;
+        let folder = snapshot.as_deref().unwrap_or(path);
+        let files = ModelFiles { name: name(path)?, source: Source::Folder(folder.to_path_buf()) };
+        if files.read_if_there("config.json")?.is_none() {
+            match instead(&files.entries()?) {
+                Some(why) => bail!("{}: {why}", folder.display()),
+                None => bail!("{}: no config.json in this folder; is it the folder of a checkpoint?", folder.display()),
+            }
         }
-        let folder = path.canonicalize().with_context(|| format!("{}", path.display()))?;
-        let name = folder.file_name().map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
-        Ok(ModelFiles { name: name.into_owned(), source: Source::Folder(path.to_path_buf()) })
+        Ok(files)
     }
 
     /// Files held in memory, by the names that they have in a folder.
@@ -83,7 +105,63 @@ impl ModelFiles {
     pub fn config(&self) -> Result<Config> {
         let config = self.read("config.json")?;
         let generation = self.read_if_there("generation_config.json")?;
-        Config::parse(&config, generation.as_deref()).with_context(|| self.place())
+        let mut config = Config::parse(&config, generation.as_deref()).with_context(|| self.place())?;
+        if config.eos_token_ids.is_empty() {
+            let named = self.token_settings().with_context(|| self.place())?.eos;
+            config.eos_token_ids.extend(named.filter(|id| (*id as usize) < config.vocab_size));
+        }
+        Ok(config)
+    }
+
+    /// What a reader of numbers made with this model should know of how its files were read, in sentences.
+    ///
+    /// # Errors
+    /// As [`crate::load`], except for what only the weights themselves can show.
+    pub fn notes(&self) -> Result<Vec<String>> {
+        let config = self.config()?;
+        let mut notes = Config::notes(&self.read("config.json")?).with_context(|| self.place())?;
+        let checkpoint = Checkpoint::open(self)?;
+        notes.extend(checkpoint.renamed());
+        notes.extend(super::check::other_head(&checkpoint, &config));
+        for file in ["quantize_config.json", "quant_config.json"] {
+            if self.read_if_there(file)?.is_some() {
+                notes.push(format!(
+                    "{file} speaks of quantized weights, and the weights here are plain: it is not followed"
+                ));
+            }
+        }
+        if self.read_if_there("tokenizer.json")?.is_some() {
+            let (tokenizer, settings) = (self.tokenizer()?, self.token_settings()?);
+            let adds = !specquant_core::Text::template(&tokenizer).before.is_empty();
+            if let Some(says) = settings.add_bos.filter(|says| *says != adds) {
+                let found = if adds { "puts a token before every text" } else { "puts none before a text" };
+                notes.push(format!(
+                    "tokenizer_config.json says add_bos_token {says}, tokenizer.json {found}: the latter decides"
+                ));
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Weights in the folder that are not read.
+    pub(crate) fn unread(&self) -> Result<Vec<Entry>> {
+        let checkpoint = Checkpoint::open(self)?;
+        let read: Vec<&str> = checkpoint.shards().iter().map(|shard| shard.file.as_str()).collect();
+        Ok(unread(&self.entries()?, &read).cloned().collect())
+    }
+
+    /// What `tokenizer_config.json` says that nothing else does.
+    fn token_settings(&self) -> Result<TokenSettings> {
+        let Some(settings) = self.read_if_there("tokenizer_config.json")? else { return Ok(TokenSettings::default()) };
+        let settings: Value = json::parse(&settings).context("tokenizer_config.json: not valid JSON")?;
+        let add_bos = settings.get("add_bos_token").and_then(Value::as_bool);
+        // A token is named by its text, or by an object that holds it.
+        let token = settings.get("eos_token").map(|token| token.get("content").unwrap_or(token));
+        let eos = match (token.and_then(Value::as_str), self.read_if_there("tokenizer.json")?) {
+            (Some(token), Some(tokenizer)) => Tokenizer::parse(&self.name, &tokenizer)?.id(token),
+            _ => None,
+        };
+        Ok(TokenSettings { add_bos, eos })
     }
 
     /// The model's tokenizer.
@@ -110,7 +188,7 @@ impl ModelFiles {
     pub fn hashes(&self) -> Result<Vec<FileHash>> {
         let hash = |file: &str, content: &[u8]| FileHash::of(format!("{}/{file}", self.name), content);
         let mut hashes = Vec::new();
-        for file in ["config.json", "generation_config.json", "tokenizer.json"] {
+        for file in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
             hashes.extend(self.read_if_there(file)?.map(|content| hash(file, &content)));
         }
         let checkpoint = Checkpoint::open(self)?;
@@ -126,23 +204,105 @@ impl ModelFiles {
         }
     }
 
+    /// All files and folders, by name. Of a link the bytes are those of the file that it leads to.
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>> {
+        let Source::Folder(folder) = &self.source else {
+            let Source::Memory(files) = &self.source else { return Ok(Vec::new()) };
+            let entry = |(name, bytes): (&String, &Cow<'_, [u8]>)| Entry {
+                name: name.clone(),
+                bytes: bytes.len() as u64,
+                folder: false,
+            };
+            return Ok(files.iter().map(entry).collect());
+        };
+        let entry = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let about = std::fs::metadata(&path).ok();
+            let folder = about.as_ref().is_some_and(std::fs::Metadata::is_dir);
+            Ok(Entry { name, bytes: about.filter(|_| !folder).map_or(0, |about| about.len()), folder })
+        };
+        let mut entries = std::fs::read_dir(folder)
+            .and_then(|all| all.map(entry).collect::<std::io::Result<Vec<Entry>>>())
+            .with_context(|| self.place())?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
     /// The bytes of a file that must be there.
     pub(crate) fn read(&self, file: &str) -> Result<Content<'_>> {
         self.read_if_there(file)?.with_context(|| format!("{}: {file} is missing", self.place()))
     }
 
     /// The bytes of a file, or `None` where there is no such file.
+    ///
+    /// # Errors
+    /// What cannot be read, is no file, leads nowhere, or is a pointer of git-lfs to a file that was not downloaded.
     pub(crate) fn read_if_there(&self, file: &str) -> Result<Option<Content<'_>>> {
-        match &self.source {
-            Source::Memory(files) => Ok(files.get(file).map(|bytes| Content::Memory(bytes))),
-            Source::Folder(folder) => {
-                let path = folder.join(file);
-                let mapped = match File::open(&path) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                    file => file.and_then(|file| Mapped::new(&file)),
-                };
-                Ok(Some(Content::Mapped(mapped.with_context(|| format!("{}", path.display()))?)))
-            }
+        let content = match &self.source {
+            Source::Memory(files) => files.get(file).map(|bytes| Content::Memory(bytes)),
+            Source::Folder(folder) => map(&folder.join(file))?,
+        };
+        if let Some(pointer) = content.as_ref().filter(|content| content.starts_with(LFS_POINTER)) {
+            let text = String::from_utf8_lossy(&pointer[..pointer.len().min(1024)]);
+            let size = text.lines().find_map(|line| line.strip_prefix("size ")).unwrap_or("unknown").to_string();
+            bail!(
+                "{}: {file} is a git-lfs pointer to a file of {size} bytes that was not downloaded: run `git lfs pull` there",
+                self.place()
+            );
         }
+        Ok(content)
     }
+}
+
+/// What `tokenizer_config.json` says.
+#[derive(Default)]
+struct TokenSettings {
+    add_bos: Option<bool>,
+    eos: Option<u32>,
+}
+
+/// Maps a file, if there is one.
+fn map(path: &Path) -> Result<Option<Content<'static>>> {
+    let shown = path.display();
+    let about = match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return match std::fs::read_link(path) {
+                Ok(target) => bail!("{shown}: a link to {}, which is not there", target.display()),
+                Err(_) => Ok(None),
+            };
+        }
+        about => about.with_context(|| shown.to_string())?,
+    };
+    if !about.is_file() {
+        bail!("{shown}: {} where a file belongs", if about.is_dir() { "a folder" } else { "a device or pipe" });
+    }
+    if path.extension().is_some_and(|ending| ending == "json") && about.len() > MOST_JSON {
+        bail!("{shown}: {} bytes, of which at most {MOST_JSON} are read", about.len());
+    }
+    let mapped = File::open(path).and_then(|file| Mapped::new(&file)).with_context(|| shown.to_string())?;
+    Ok(Some(Content::Mapped(mapped)))
+}
+
+/// The snapshot that the root of a model in the hub's cache stands for; `None` for any other folder.
+fn snapshot(path: &Path) -> Result<Option<PathBuf>> {
+    let (snapshots, main) = (path.join("snapshots"), path.join("refs/main"));
+    if path.join("config.json").exists() || !snapshots.is_dir() {
+        return Ok(None);
+    }
+    let revision = std::fs::read_to_string(&main).with_context(|| {
+        format!("{}: which snapshot is meant? give one of the folders in {}", main.display(), snapshots.display())
+    })?;
+    let snapshot = snapshots.join(revision.trim());
+    if !snapshot.is_dir() {
+        bail!("{} names the snapshot {}, which is not there: download it again", main.display(), snapshot.display());
+    }
+    Ok(Some(snapshot))
+}
+
+/// What a folder is called.
+fn name(path: &Path) -> Result<String> {
+    let whole = path.canonicalize().with_context(|| format!("{}", path.display()))?;
+    let name = whole.file_name().map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
+    Ok(name.into_owned())
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use serde::Serialize;
-use specquant_core::{KvDtype, Memory, WeightFormat};
+use specquant_core::{KvDtype, Memory, Text, WeightFormat};
 
 use super::check::{EMBEDDING, check, expected};
 use super::checkpoint::Checkpoint;
-use super::files::ModelFiles;
+use super::files::{Entry, ModelFiles};
 use crate::config::Config;
 
 /// A checked checkpoint in numbers.
@@ -22,6 +22,12 @@ pub struct Summary {
     pub parameters: u64,
     /// The safetensors files.
     pub files: Vec<FileSize>,
+    /// Weights in the folder that are not read: other formats, strays, folders such as `original`, which count no bytes.
+    pub unread: Vec<FileSize>,
+    /// How the files were read where they leave something open, in sentences.
+    pub notes: Vec<String>,
+    /// What the tokenizer puts before every text, as ids; none without a tokenizer.
+    pub begins_with: Vec<u32>,
     /// What the tensors are made of, by element type.
     pub dtypes: Vec<DtypeSize>,
 }
@@ -89,12 +95,20 @@ impl ModelFiles {
             file: shard.file.clone(),
             bytes: shard.bytes.len() as u64,
         };
+        let unread = |entry: Entry| FileSize {
+            file: if entry.folder { format!("{}/", entry.name) } else { entry.name },
+            bytes: entry.bytes,
+        };
+        let tokenizer = self.read_if_there("tokenizer.json")?.map(|_| self.tokenizer()).transpose()?;
         let size = |(dtype, (tensors, bytes))| DtypeSize { dtype, tensors, bytes };
         Ok(Summary {
             name: self.name().to_string(),
             config,
             parameters,
             files: checkpoint.shards().iter().map(file).collect(),
+            unread: self.unread()?.into_iter().map(unread).collect(),
+            notes: self.notes()?,
+            begins_with: tokenizer.map_or(Vec::new(), |tokenizer| tokenizer.template().before.clone()),
             dtypes: dtypes.into_iter().map(size).collect(),
         })
     }

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is tests; only their entry points are known as such to clippy")]
 
+mod begin;
 mod errors;
+mod folders;
 mod golden;
 mod invariance;
 mod reference;
