@@ -1,10 +1,11 @@
-//! Automation of the workspace: `cargo xtask ci`, `tidy`, `equivalence`, `power`, `peer-gguf`, `peer-bench`.
+//! Automation of the workspace: `cargo xtask ci`, `tidy`, `equivalence`, `fuzz`, `power`, `peer-gguf`, `peer-bench`.
 //!
 //! Nothing here is part of the measured program, and every task can be repeated by hand: a command that a task
 //! starts is printed before it runs.
 
 mod ci;
 mod command;
+mod fuzz;
 mod peer;
 mod power;
 mod tidy;
@@ -20,6 +21,8 @@ usage: cargo xtask TASK
   ci           everything that has to pass before a change is merged
   tidy         the rules of the house that the compiler does not know
   equivalence  the full product of the test that speculative output equals plain output
+  fuzz [SECONDS]
+               mutated inputs of every kind that is read, 60 seconds each unless given
   power        whether runs find planted effects, and none where there is none; about 40 minutes
   peer-gguf DIR
                the model in DIR as target/peer/NAME.gguf, for llama.cpp; needs python3 with the packages gguf and numpy
@@ -44,6 +47,8 @@ fn perform(words: &[String]) -> Result<ExitCode> {
     let passed = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(root),
         ["tidy"] => tidy::run(root)?,
+        ["fuzz"] => fuzz::run(root, "60")?,
+        ["fuzz", seconds] => fuzz::run(root, seconds)?,
         ["power"] => power::run(root)?,
         ["peer-gguf", folder] => peer::gguf(root, folder)?,
         ["peer-bench", ..] => return peer::bench(root, &words[1..]),

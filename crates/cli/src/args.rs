@@ -122,7 +122,8 @@ pub(crate) struct RunArgs {
     /// JSONL file with a `prompt` on each line, or `bundled`, the default.
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<String>,
-    /// Skip lines of the prompts' file that hold no prompt, and count them, instead of refusing the file.
+    /// Skip lines of the prompts' file that hold no prompt, and prompts longer than the context, and count them, instead of
+    /// refusing the file.
     #[arg(long)]
     pub(crate) skip_invalid: bool,
     /// Prompts to take, spread evenly over the file; 0 takes all. 24 of the bundled ones, or all of a file, unless given.

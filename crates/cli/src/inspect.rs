@@ -21,6 +21,10 @@ pub(crate) fn info(model: &Named, json: bool) -> Result<Ended> {
         "{} query, {} key-value, {} wide",
         config.num_attention_heads, config.num_key_value_heads, config.head_dim
     );
+    let begins = match &summary.begins_with[..] {
+        [] => "the text itself: the tokenizer puts no token before it".to_string(),
+        ids => format!("{ids:?}, which the tokenizer puts before every text"),
+    };
     let mut lines = vec![
         ("parameters", summary.parameters.to_string()),
         ("vocabulary", config.vocab_size.to_string()),
@@ -30,14 +34,8 @@ pub(crate) fn info(model: &Named, json: bool) -> Result<Ended> {
         ("heads", heads),
         ("RoPE base", config.rope_theta.to_string()),
         ("head", if config.tie_word_embeddings { "tied to the embedding" } else { "of its own" }.to_string()),
-        ("begins with", format!("{:?}, which the tokenizer puts before every text", summary.begins_with)),
-        (
-            "ends with",
-            format!(
-                "{:?}, by generation_config.json, else config.json, else tokenizer_config.json",
-                config.eos_token_ids
-            ),
-        ),
+        ("begins with", begins),
+        ("ends with", format!("{:?}, by generation_config, else config, else tokenizer_config", config.eos_token_ids)),
     ];
     for dtype in &summary.dtypes {
         lines.push((&dtype.dtype, format!("{} tensors, {} bytes", dtype.tensors, dtype.bytes)));

@@ -9,6 +9,7 @@ mod plan;
 mod prepared;
 mod print;
 mod quality;
+mod role;
 mod rows;
 mod session;
 #[cfg(feature = "debug-knobs")]

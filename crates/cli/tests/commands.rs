@@ -13,13 +13,17 @@ fn specquant(folder: &Path, words: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_specquant")).args(words.split(' ')).current_dir(folder).output().unwrap()
 }
 
-/// Runs the program and expects exit code 2, nothing on stdout, and one line on stderr with all of `parts`.
+/// Runs the program and expects exit code 2, nothing on stdout, and on stderr, after lines that say what was being done, one
+/// error with all of `parts`.
 fn refuses(folder: &Path, words: &str, parts: &[&str]) {
     let output = specquant(folder, words);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{words}: {error}");
     assert_eq!(output.stdout, b"", "{words}");
-    assert_eq!(error.trim_end().lines().count(), 1, "{words}: {error}");
+    let lines: Vec<&str> = error.trim_end().lines().collect();
+    let (error, stages) = lines.split_last().unwrap();
+    let doing = ["loading", "measuring", "warming"];
+    assert!(stages.iter().all(|line| doing.iter().any(|verb| line.starts_with(verb))), "{words}: {lines:?}");
     assert!(error.starts_with("error: ") && !error.contains(": :"), "{words}: {error}");
     for part in parts {
         assert!(error.contains(part), "{words}: {error}");

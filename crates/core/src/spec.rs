@@ -98,7 +98,8 @@ pub struct Workload {
     /// Whether prompts get the special tokens around them that the tokenizer asks for, such as one that begins a text.
     #[serde(skip_serializing_if = "is_true")]
     pub special_tokens: bool,
-    /// Whether lines of the prompts' file that hold no prompt are skipped, and counted, instead of refused.
+    /// Whether lines of the prompts' file that hold no prompt, and prompts that do not fit into the model's context, are skipped
+    /// and counted instead of refused.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skip_invalid: bool,
 }
@@ -154,6 +155,9 @@ impl Default for Workload {
 /// Slots of the largest KV pool.
 const MOST_SLOTS: usize = 1 << 28;
 
+/// More tokens of an output than any context has.
+const MOST_TOKENS: usize = 1 << 20;
+
 /// More rounds than any run needs.
 pub const MOST_ROUNDS: usize = 10_000;
 
@@ -203,7 +207,9 @@ impl RunSpec {
                 self.kv
             );
         }
-        ensure!(self.workload.max_new_tokens >= 1, "max_new_tokens 0: at least one token must be generated");
+        let most = self.workload.max_new_tokens;
+        ensure!(most >= 1, "max_new_tokens 0: at least one token must be generated");
+        ensure!(most <= MOST_TOKENS, "max_new_tokens {most}: must lie in 1..={MOST_TOKENS}");
         match self.device.as_str() {
             "auto" | "cpu" => Ok(()),
             other => bail!("unknown device `{other}`: use auto or cpu"),

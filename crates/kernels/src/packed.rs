@@ -261,7 +261,14 @@ mod tests {
             WeightFormat::Bf16,
             Err("`layers.3.up` holds 3.4028235e38, which bf16 cannot (it would become infinite): choose f32 weights"),
         );
-        check(f32::INFINITY, Dtype::F32, WeightFormat::F16, Ok(()));
+        for (value, said) in [(f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf"), (f32::NAN, "NaN")] {
+            let expected = format!(
+                "`layers.3.up` holds {said}, which is no weight: the checkpoint is damaged; copy or download it again"
+            );
+            for format in WeightFormat::ALL.into_iter().filter(|format| !format.is_quantized()) {
+                check(value, Dtype::F32, format, Err(&expected));
+            }
+        }
     }
 
     #[test]
@@ -326,12 +333,12 @@ mod tests {
         check(48, 1.0, "int4:g64", &divide(48, 64, "int4:g64", "fp8:channel or f16"));
         check(48, 1.0, "mxfp4", &divide(48, 32, "mxfp4", "fp8:channel or f16"));
         check(48, 1.0, "int8-a8:g32", &divide(48, 32, "int8-a8:g32", "fp8:channel or f16"));
-        let damaged = |value, format| {
-            format!("`down` holds {value}, which cannot be quantized to {format}: the checkpoint is damaged")
+        let damaged = |value| {
+            format!("`down` holds {value}, which is no weight: the checkpoint is damaged; copy or download it again")
         };
         for format in ["fp8:channel", "fp8:128x128", "int8:g32", "int4:g128", "mxfp4", "int4-a8:g32"] {
-            check(256, f32::NAN, format, &damaged("NaN", format));
-            check(256, f32::NEG_INFINITY, format, &damaged("-inf", format));
+            check(256, f32::NAN, format, &damaged("NaN"));
+            check(256, f32::NEG_INFINITY, format, &damaged("-inf"));
         }
         let wide = "`down` holds 1e7, which int4:g32 cannot (it would become infinite): choose fp8:channel, bf16 or f32 weights";
         check(256, 1e7, "int4:g32", wide);

@@ -311,9 +311,8 @@ mod tests {
         assert_eq!(ledger.time(), expected);
     }
 
-    #[test]
-    fn a_log_tells_who_held_what_and_who_waited() {
-        let step = |ns, kv| Event {
+    fn step(ns: u64, kv: KvUsage) -> Event {
+        Event {
             at: 0,
             kind: EventKind::Step {
                 rows: Rows::default(),
@@ -322,8 +321,15 @@ mod tests {
                 kv,
                 draft_kv: KvUsage { capacity: 10, live: 4, ..KvUsage::default() },
             },
-        };
-        let holds = |request, slots| Event { at: 0, kind: EventKind::Holds { request, slots } };
+        }
+    }
+
+    fn holds(request: u64, slots: usize) -> Event {
+        Event { at: 0, kind: EventKind::Holds { request, slots } }
+    }
+
+    #[test]
+    fn a_log_tells_who_held_what_and_who_waited() {
         // Prompts of ten tokens. The first holds 20 slots and uses 11; the second waits for room, comes in and is cut off.
         let log = [
             arrived(0, 0),

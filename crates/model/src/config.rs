@@ -215,7 +215,7 @@ mod tests {
             },
         );
         check(&json!({ "rope_parameters": { "rope_theta": 5e5 }, "rope_theta": 500_000 }), |config| {
-            config.rope_theta = 5e5
+            config.rope_theta = 5e5;
         });
         check(&json!({ "attention_bias": false, "logits_scaling": 1.0, "final_logit_softcapping": null }), |_| {});
         check(
@@ -259,6 +259,10 @@ mod tests {
             &json!({ "quantization_config": { "bits": 4 } }),
             &["quantization_config", "bits", "that they came from"],
         );
+    }
+
+    #[test]
+    fn rotary_embeddings_that_cannot_be_run_or_contradict_themselves_are_named() {
         let scaled = json!({ "rope_type": "llama3", "factor": 8.0 });
         refused(&json!({ "rope_scaling": scaled }), &["rope_scaling: rope_type", "llama3", "`default`"]);
         refused(&json!({ "rope_parameters": scaled }), &["rope_parameters: rope_type", "llama3"]);

@@ -178,6 +178,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_id_beyond_the_tokenizer_has_no_text_and_stops_nothing() {
+        let (tokenizer, mut state) = (changed(|_| {}), TextState::default());
+        let ids = [tokenizer.encode("a").unwrap(), vec![4999, 5000], tokenizer.encode("b").unwrap()].concat();
+        let pieces: Vec<_> = ids.iter().map(|&id| tokenizer.step(&mut state, id).unwrap()).collect();
+        assert_eq!(pieces.iter().flatten().map(String::as_str).collect::<String>(), "ab");
+    }
+
     /// Byte tokens, as tokenizers with byte fallback have them: incomplete bytes change what the decoder makes of the
     /// bytes before them.
     fn byte_fallback() -> Tokenizer {

@@ -95,6 +95,9 @@ impl Run {
         let of_cells =
             [self.targets.len(), self.drafts.len(), self.warm_up.len(), self.row_costs.len(), self.quality.len()];
         ensure!(cells > 0 && of_cells == [cells; 5], "the run's lists are not of its {cells} cells");
+        for cell in &self.cells {
+            cell.validate()?;
+        }
         ensure!(self.load_ns.len() == models, "the run's load times are not of its {models} models");
         let named = self.targets.iter().chain(self.drafts.iter().flatten());
         for model in named {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::record::Record;
 use crate::round::{Line, Log};
 use crate::run::SCHEMA;
-use crate::sound::{bounded, sound};
+use crate::sound::{bounded, possible, sound};
 
 /// The folder of one run.
 pub struct RunFolder {
@@ -164,6 +164,7 @@ fn read_lines(path: &Path) -> Result<(Log, u64)> {
                 let (arms, expected) = (round.passes.len(), log.run.cells.len() + 1);
                 ensure!(round.number == log.rounds.len() + 1, "{}: round {} is out of order", here(), round.number);
                 ensure!(arms == expected, "{}: a round of {arms} arms in a run of {expected}", here());
+                possible(&round, &log.run).with_context(here)?;
                 if let Err(error) = sound(&round, &log.run) {
                     log.invalid.push(format!("{}: {error:#}", here()));
                 }

@@ -32,13 +32,22 @@ const MOST_BYTES: u64 = 256 << 20;
 /// What is no file, such as a folder, a device or a pipe, which may have no end; a file of more than 256 MiB; bytes that are
 /// not UTF-8, with their line and place in it.
 pub fn text(path: &Path) -> Result<String> {
-    let text = String::from_utf8(bytes(path)?).map_err(|error| {
+    let content = bytes(path)?;
+    refuse_utf16(&path.display().to_string(), &content)?;
+    let text = String::from_utf8(content).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
         let column = valid.iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
         anyhow!("{}: line {line}, byte {column} is not UTF-8: save the file in UTF-8", path.display())
     })?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
+}
+
+/// Refuses what begins with the mark of UTF-16, in which every other byte would be an odd character.
+pub(crate) fn refuse_utf16(name: &str, content: &[u8]) -> Result<()> {
+    let marked = content.starts_with(&[0xff, 0xfe]) || content.starts_with(&[0xfe, 0xff]);
+    ensure!(!marked, "{name}: the file is in UTF-16: save it in UTF-8");
+    Ok(())
 }
 
 /// The bytes of a file that has an end.
@@ -144,6 +153,7 @@ mod tests {
             0,
             Err("latin1 line 2: byte 13 is not UTF-8: save the file"),
         );
+        check(&file("wide", b"\xff\xfe{\0"), 0, Err("wide: the file is in UTF-16"));
         check("no/such/file.jsonl", 0, Err("a JSONL file or `bundled`: no/such/file.jsonl: cannot be read"));
         check(&folder.path().display().to_string(), 0, Err("a folder where a file belongs"));
         check("/dev/zero", 0, Err("/dev/zero: a device or pipe where a file belongs"));

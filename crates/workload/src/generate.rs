@@ -2,7 +2,7 @@
 //!
 //! Request i is prompt i, arrives at time 0, and has at least one prompt token and room for at least one more.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use specquant_core::{BARE, Request, RunSpec, Template, Text};
 
 use crate::prompts::Prompt;
@@ -19,13 +19,21 @@ pub struct Generated {
 /// One request for each prompt, for a model with room for `context` tokens. All have the spec's seed: the number of a
 /// request is part of what its random numbers are drawn from.
 pub fn generate(spec: &RunSpec, prompts: &[Prompt], text: &dyn Text, context: usize) -> Result<Generated> {
-    let mut spelled: Vec<&str> = Vec::new();
+    let (mut spelled, mut skipped): (Vec<&str>, Vec<String>) = (Vec::new(), Vec::new());
     let template = if spec.workload.special_tokens { text.template() } else { &BARE };
-    let requests = (0..).zip(prompts).map(|(id, prompt)| {
-        let (tokens, twice) = tokens(prompt, text, template, context)?;
+    let mut requests = Vec::new();
+    for prompt in prompts {
+        let (tokens, twice) = match tokens(prompt, text, template, context) {
+            Ok(tokens) => tokens,
+            Err(error) if spec.workload.skip_invalid => {
+                skipped.push(format!("{error:#}"));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         spelled.extend(twice.then_some(prompt.id.as_str()));
-        Ok(Request {
-            id,
+        requests.push(Request {
+            id: requests.len() as u64,
             arrival: 0,
             prompt: tokens,
             max_new_tokens: spec.workload.max_new_tokens,
@@ -33,18 +41,27 @@ pub fn generate(spec: &RunSpec, prompts: &[Prompt], text: &dyn Text, context: us
             stop: spec.workload.stop.clone(),
             sampling: spec.sampling,
             seed: spec.seed,
-        })
-    });
-    let requests = requests.collect::<Result<_>>()?;
-    let note = spelled.first().map(|first| {
+        });
+    }
+    if let Some(first) = skipped.first().filter(|_| requests.is_empty()) {
+        bail!("no prompt can be run, the first because {first}");
+    }
+    Ok(Generated { requests, notes: notes(&spelled, &skipped, prompts.len()) })
+}
+
+/// What is said of prompts that begin with the token that would be put before them, and of those that were skipped.
+fn notes(spelled: &[&str], skipped: &[String], all: usize) -> Vec<String> {
+    let begun = spelled.first().map(|first| {
+        let n = spelled.len();
         format!(
-            "{} of {} prompts, `{first}` first, begin with the text of the token that the tokenizer puts before every prompt: \
-             it was not added again",
-            spelled.len(),
-            prompts.len()
+            "{n} of {all} prompts, `{first}` first, begin with the text of the token that the tokenizer puts before every prompt: \
+             it was not added again"
         )
     });
-    Ok(Generated { requests, notes: note.into_iter().collect() })
+    let lost = skipped.first().map(|first| {
+        format!("{} of {all} prompts cannot be run and were skipped, the first because {first}", skipped.len())
+    });
+    begun.into_iter().chain(lost).collect()
 }
 
 /// Bytes of a prompt for each token of the context, from which on it is first tokenized in part: more than tokens have.
@@ -79,7 +96,6 @@ fn tokens(prompt: &Prompt, text: &dyn Text, template: &Template, context: usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::bail;
     use specquant_core::{Sampling, TextState, Workload};
 
     /// Every byte is a token; a `?` cannot be encoded.
@@ -167,6 +183,20 @@ mod tests {
             seed: 7,
         };
         assert_eq!(generate(&spec(), &[prompt], &Bytes::default(), 8).unwrap().requests, [expected]);
+    }
+
+    #[test]
+    fn prompts_that_cannot_be_run_are_skipped_and_counted_if_that_is_asked_for() {
+        let prompts = ["abcdefgh", "a", "?"].map(|text| Prompt { id: text.into(), category: None, text: text.into() });
+        let workload = Workload { skip_invalid: true, ..Workload::default() };
+        let spec = RunSpec { workload, ..RunSpec::default() };
+        let Generated { requests, notes } = generate(&spec, &prompts, &Bytes::default(), 8).unwrap();
+        assert_eq!((requests.len(), requests[0].id, &requests[0].prompt[..]), (1, 0, &[97][..]));
+        assert!(
+            notes[0].starts_with("2 of 3 prompts cannot be run and were skipped, the first because prompt `abcdefgh`")
+        );
+        let error = generate(&spec, &prompts[..1], &Bytes::default(), 8).unwrap_err().to_string();
+        assert!(error.starts_with("no prompt can be run, the first because prompt `abcdefgh` has 8 tokens"), "{error}");
     }
 
     #[test]

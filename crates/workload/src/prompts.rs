@@ -5,6 +5,8 @@
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 
+use crate::dataset::refuse_utf16;
+
 /// A text to be continued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
@@ -28,6 +30,7 @@ pub struct Parsed {
 /// The prompts in `content`, which `name` names in errors. Blank lines and unknown fields are skipped, and lines that hold no
 /// prompt if `skip` says so.
 pub fn parse(name: &str, content: &[u8], skip: bool) -> Result<Parsed> {
+    refuse_utf16(name, content)?;
     let content = content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(content);
     let mut parsed = Parsed::default();
     for (number, line) in (1..).zip(content.split(|&byte| byte == b'\n')) {
@@ -132,7 +135,7 @@ mod tests {
         check(r#"{"prompt": ""}"#, Err("p.jsonl line 1: field `prompt` is empty"));
         check(
             "{\"prompt\": \"a\"}\n{\"prompt\": \"\\ud83e\"}",
-            Err("p.jsonl line 2: byte 20: unexpected end of hex escape"),
+            Err("p.jsonl line 2: byte 19: unexpected end of hex escape"),
         );
         check("[", Err("p.jsonl line 1: byte 1: EOF"));
         check("[\"a\"]", Err("p.jsonl line 1: a list where an object belongs: write {"));

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
 use specquant_core::{
-    Batching, Clock, EventKind, FileHash, Kv, KvDtype, Model, Quantizer, Request, RunSpec, Speculation, WeightFormat,
+    Batching, Clock, EventKind, FileHash, KvDtype, Model, Quantizer, Request, RunSpec, Speculation, WeightFormat,
 };
 use specquant_engine::{Arrivals, DraftModel, Engine, NoDraft, Output, Parts, Policy, Proposer, Sweep, Wall, drive};
 use specquant_kernels::Team;
@@ -16,8 +16,9 @@ use specquant_machine::Machine;
 use specquant_metrics::{Peaks, Quality, RowCosts};
 use specquant_model::{ModelFiles, Tokenizer, same_vocabulary};
 use specquant_report::{Run, SCHEMA};
-use specquant_workload::{Dataset, generate};
+use specquant_workload::{Dataset, Generated, generate};
 
+use super::role::{Role, slots_of};
 use super::warm::WarmUp;
 use super::{dry, quality, rows};
 use crate::{device, peaks};
@@ -128,21 +129,7 @@ impl Bench {
             #[cfg(feature = "debug-knobs")]
             due: 0.0,
         };
-        let mut requests = Vec::new();
-        for cell in cells {
-            let source = bench.source(cell, Role::Target)?;
-            let Dataset { prompts, notes } = prompts(cell)?;
-            let made = generate(cell, &prompts, &source.tokenizer, source.context);
-            let made = made.with_context(|| format!("prompts `{}`", cell.workload.prompts))?;
-            let slots = slots_of(cell, &made.requests, source.context);
-            bench.slots = bench.slots.max(slots);
-            bench.notes.extend(notes.into_iter().chain(made.notes));
-            requests.push(made.requests);
-            if cell.speculation != Speculation::Off {
-                bench.source(cell, Role::Draft)?;
-                bench.check_pair(cell)?;
-            }
-        }
+        let requests = cells.iter().map(|cell| bench.open(cell, prompts(cell)?)).collect::<Result<Vec<_>>>()?;
         let room = bench.slots.max(quality::least_slots(cells)?);
         dry::fit(cells, room)?;
         let mut said = BTreeSet::new();
@@ -156,6 +143,22 @@ impl Bench {
             bench.arms.push(Arm { cell: cell.clone(), target, draft, requests });
         }
         Ok(bench)
+    }
+
+    /// Opens what a cell needs and makes its requests.
+    fn open(&mut self, cell: &RunSpec, Dataset { prompts, notes }: Dataset) -> Result<Vec<Request>> {
+        let source = self.source(cell, Role::Target)?;
+        let made = generate(cell, &prompts, &source.tokenizer, source.context);
+        let Generated { requests, notes: more } =
+            made.with_context(|| format!("prompts `{}`", cell.workload.prompts))?;
+        let slots = slots_of(cell, &requests, source.context);
+        self.slots = self.slots.max(slots);
+        self.notes.extend(notes.into_iter().chain(more));
+        if cell.speculation != Speculation::Off {
+            self.source(cell, Role::Draft)?;
+            self.check_pair(cell)?;
+        }
+        Ok(requests)
     }
 
     /// Opens the files of a cell's model, once for all cells.
@@ -361,54 +364,4 @@ impl Bench {
             drafts: self.arms.iter().map(|arm| arm.draft.map(|at| at + self.targets.len())).collect(),
         }
     }
-}
-
-/// What a model is for.
-#[derive(Clone, Copy)]
-pub(crate) enum Role {
-    Target,
-    Draft,
-}
-
-impl Role {
-    /// As messages call it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Role::Target => "target",
-            Role::Draft => "draft",
-        }
-    }
-
-    /// Its weight format in a cell.
-    pub(crate) fn weights(self, cell: &RunSpec) -> WeightFormat {
-        match self {
-            Role::Target => cell.weights,
-            Role::Draft => cell.draft_weights(),
-        }
-    }
-
-    /// The name under which the model of a cell is opened: `bundled` is the bundled model of this role.
-    pub(crate) fn source(self, cell: &RunSpec) -> String {
-        let name = match self {
-            Role::Target => &cell.target,
-            Role::Draft => &cell.draft,
-        };
-        if name == "bundled" { format!("bundled:{}", self.name()) } else { name.clone() }
-    }
-}
-
-/// KV slots of a cell: as many as it asks for, or such that all sequences that run together can reach their full length, in
-/// whole blocks.
-pub(crate) fn slots_of(cell: &RunSpec, requests: &[Request], context: usize) -> usize {
-    if let Some(slots) = cell.kv_pool {
-        return slots;
-    }
-    let longest = requests.iter().map(|request| request.prompt.len() + request.max_new_tokens).max().unwrap_or(1);
-    let longest = longest.min(context);
-    let each = match cell.kv {
-        Kv::Contiguous => longest,
-        Kv::Buddy { .. } => longest.next_power_of_two(),
-        Kv::Paged { block } | Kv::Prefix { block } => longest.next_multiple_of(block as usize),
-    };
-    cell.batching.limit().min(requests.len()) * each
 }

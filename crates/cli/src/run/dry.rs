@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use specquant_core::{Memory, RunSpec, Speculation};
 use specquant_machine::Moment;
 
-use super::bench::{Role, slots_of};
 use super::quality;
+use super::role::{Role, slots_of};
 use crate::{device, show};
 
 /// Prints the plan of a run.

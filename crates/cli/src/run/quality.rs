@@ -8,9 +8,10 @@ use anyhow::{Context, Result};
 use specquant_core::{Model, RunSpec, Speculation, Text, WeightFormat};
 use specquant_engine::{Chunks, study};
 use specquant_kernels::Team;
-use specquant_metrics::{Divergences, Likelihood, Matches, Quality};
+use specquant_metrics::{Divergences, Likelihood, Matches, Predictions, Quality};
 
-use super::bench::{Bench, Key, Loaded, Role};
+use super::bench::{Bench, Key, Loaded};
+use super::role::Role;
 use crate::device;
 
 /// Tokens of a chunk, where the context allows.
@@ -33,6 +34,24 @@ struct Study {
     /// The place of the target that the others are compared with.
     reference: Option<usize>,
     chunk: usize,
+}
+
+impl Study {
+    /// Adds what targets and drafts predict in a chunk; `next` is what came.
+    fn add<'a>(
+        &mut self,
+        targets: &[Predictions],
+        drafts: impl Iterator<Item = (&'a usize, &'a Predictions)>,
+        next: &[u32],
+    ) {
+        for (gathered, predicted) in self.targets.iter_mut().zip(targets) {
+            gathered.likelihood.add(predicted, next);
+            if let Some(reference) = self.reference {
+                gathered.divergences.add(predicted, &targets[reference], next);
+            }
+        }
+        drafts.for_each(|(draft, predicted)| self.drafts.entry(*draft).or_default().add(predicted, next));
+    }
 }
 
 /// Models that are studied together.
@@ -72,49 +91,48 @@ impl Bench {
     /// The quality of all cells with targets from one source, by cell.
     fn group(&mut self, source: &str, chunks: usize) -> Result<Vec<(usize, Quality)>> {
         let chunk = self.chunk();
-        let tokenizer = &self.sources[source].tokenizer;
-        let special = self.arms.iter().any(|arm| arm.cell.workload.special_tokens);
-        let before = if special { tokenizer.template().before.clone() } else { Vec::new() };
-        let mut ids = tokenizer.encode(specquant_workload::eval_text())?;
-        ids.truncate((chunks * chunk).saturating_sub(before.len()));
+        let (before, ids) = self.text(source, chunks * chunk)?;
         if before.len() + ids.len() < chunk {
             return Ok(Vec::new());
         }
         let targets: Vec<usize> = (0..self.targets.len()).filter(|&at| self.targets[at].key.source == source).collect();
-        let pairs = self.quantized_drafts(&targets);
+        // A draft of fewer ids may not know a token of the text.
+        let most = ids.iter().max().map_or(0, |id| *id as usize);
+        let knows = |draft: usize| self.drafts[draft].model.info().vocab > most;
+        let mut pairs = self.quantized_drafts(&targets);
+        pairs.retain(|(_, draft)| knows(*draft));
         let quantized: BTreeSet<usize> = pairs.iter().map(|(_, draft)| *draft).collect();
-        let quantized: Vec<usize> = quantized.into_iter().collect();
         let arms = self.arms.iter().filter(|arm| targets.contains(&arm.target));
-        let drafts: BTreeSet<usize> = arms.filter_map(|arm| arm.draft).collect();
-        let drafts: Vec<usize> = drafts.into_iter().collect();
+        let drafts: BTreeSet<usize> = arms.filter_map(|arm| arm.draft).filter(|draft| knows(*draft)).collect();
         let mut floats = quantized.iter().map(|&draft| self.float_draft(draft, chunk)).collect::<Result<Vec<_>>>()?;
+        let (drafts, quantized) = (Vec::from_iter(drafts), Vec::from_iter(quantized));
         let reference = reference(&self.targets, &targets);
-
+        let gathered = targets.iter().map(|_| Gathered::default()).collect();
+        let mut found = Study { targets: gathered, drafts: BTreeMap::new(), reference, chunk };
         let models = Models { targets: &targets, drafts: &drafts, floats: &mut floats };
-        let mut gathered: Vec<Gathered> = targets.iter().map(|_| Gathered::default()).collect();
-        let mut likelihoods: BTreeMap<usize, Likelihood> = BTreeMap::new();
-        let text = Chunks { ids: &ids, before: &before, size: chunk };
-        study(&mut self.chosen(models), text, &mut |seen| {
+        study(&mut self.chosen(models), Chunks { ids: &ids, before: &before, size: chunk }, &mut |seen| {
             let (of_targets, rest) = seen.predicted.split_at(targets.len());
             let (of_drafts, of_floats) = rest.split_at(drafts.len());
-            for (gathered, predicted) in gathered.iter_mut().zip(of_targets) {
-                gathered.likelihood.add(predicted, seen.next);
-                if let Some(reference) = reference {
-                    gathered.divergences.add(predicted, &of_targets[reference], seen.next);
-                }
-            }
-            for (draft, predicted) in drafts.iter().zip(of_drafts) {
-                likelihoods.entry(*draft).or_default().add(predicted, seen.next);
-            }
+            found.add(of_targets, drafts.iter().zip(of_drafts), seen.next);
             for (target, draft) in &pairs {
                 let place = |all: &[usize]| all.binary_search(draft).unwrap_or_default();
-                let [own, float] = gathered[*target].drafts.entry(*draft).or_default();
+                let [own, float] = found.targets[*target].drafts.entry(*draft).or_default();
                 own.add(&of_drafts[place(&drafts)], &of_targets[*target]);
                 float.add(&of_floats[place(&quantized)], &of_targets[*target]);
             }
             Ok(())
         })?;
-        self.settle(&targets, &Study { targets: gathered, drafts: likelihoods, reference, chunk })
+        self.settle(&targets, &found)
+    }
+
+    /// What stands before every text, and the first tokens of the bundled one, together at most so many.
+    fn text(&self, source: &str, most: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+        let tokenizer = &self.sources[source].tokenizer;
+        let special = self.arms.iter().any(|arm| arm.cell.workload.special_tokens);
+        let before = if special { tokenizer.template().before.clone() } else { Vec::new() };
+        let mut ids = tokenizer.encode(specquant_workload::eval_text())?;
+        ids.truncate(most.saturating_sub(before.len()));
+        Ok((before, ids))
     }
 
     /// The models themselves: targets, drafts, and the drafts in f16.

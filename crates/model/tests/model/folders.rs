@@ -86,6 +86,11 @@ fn an_index_or_the_only_complete_set_is_the_model() {
         files.remove("model-00002-of-00003.safetensors");
     };
     check(sharded, gap, Err(&["of the 3 shards of model", "number 2 is missing"]));
+}
+
+#[test]
+fn an_index_of_another_checkpoint_is_refused() {
+    let sharded = Tiny { shards: 3, ..TINY };
     let stale = json!({ "weight_map": { HEAD: "model-00001-of-00030.safetensors" } }).to_string();
     let stale = stale.into_bytes();
     check(
@@ -99,6 +104,9 @@ fn an_index_or_the_only_complete_set_is_the_model() {
         files.insert(INDEX.into(), index.to_string().into_bytes());
     };
     check(sharded, half, Err(&[INDEX, "not `model.norm.weight`", "another checkpoint"]));
+    let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let twice = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
+    check(TINY, with(WEIGHTS, twice), Err(&[WEIGHTS, "duplicate key `a`"]));
     let twice = br#"{"weight_map": {"a": "x", "a": "y"}}"#.to_vec();
     check(sharded, with(INDEX, twice), Err(&[INDEX, "duplicate key `a`"]));
 }
@@ -193,7 +201,7 @@ fn the_root_of_a_hub_cache_stands_for_its_main_snapshot() {
                 assert_eq!(summary.files[0].bytes, TINY.files()[WEIGHTS].len() as u64);
             }
             (Err(error), Err(parts)) => {
-                parts.iter().for_each(|part| assert!(format!("{error:#}").contains(part), "{error:#}"))
+                parts.iter().for_each(|part| assert!(format!("{error:#}").contains(part), "{error:#}"));
             }
             (got, expected) => panic!("{got:?} instead of {expected:?}"),
         };
