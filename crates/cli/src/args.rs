@@ -116,7 +116,7 @@ pub(crate) struct RunArgs {
     /// Make rounds until every ratio's 95% interval ends at most this far from its middle; 0.01, which is 1%, unless given.
     #[arg(long, allow_negative_numbers = true, value_name = "SHARE", conflicts_with = "rounds")]
     pub(crate) precision: Option<String>,
-    /// Begin no round that would end later than this, such as 90s or 5m; 45s where neither this nor --rounds is given.
+    /// Begin no round that would end later than this after loading, such as 90s or 5m; 45s where neither this nor --rounds is given.
     #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
     pub(crate) time_budget: Option<String>,
     /// JSONL file with a `prompt` on each line, or `bundled`, the default.

@@ -25,7 +25,7 @@ pub(crate) fn quality(args: &QualityArgs, json: bool) -> Result<Ended> {
     let tokenizer = files.tokenizer()?;
     let ids = tokenizer.encode(&text)?;
     let before = if args.no_special_tokens { &[] } else { tokenizer.template().before.as_slice() };
-    files.notes()?.iter().for_each(|said| note(&format!("note: {said}")));
+    files.notes(Some(&tokenizer))?.iter().for_each(|said| note(&format!("note: {said}")));
     let context = files.config()?.max_position_embeddings;
     let chunk = args.chunk;
     ensure!(

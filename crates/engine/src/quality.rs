@@ -188,6 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn what_overflows_first_is_the_remedy() {
+        let check = |weights, kv_dtype, part: &str| {
+            let info = ModelInfo { weights, kv_dtype, ..Fake::uniform(7).info().clone() };
+            assert!(overflow(&info).contains(part), "{weights} {kv_dtype}: {}", overflow(&info));
+        };
+        check(WeightFormat::F32, KvDtype::F16, "try --kv-dtype f32");
+        check(WeightFormat::F16, KvDtype::F16, "try --kv-dtype f32");
+        check(WeightFormat::F16, KvDtype::F32, "try --weights f32");
+        check(WeightFormat::F32, KvDtype::F32, "its weights are damaged");
+    }
+
+    #[test]
     fn logits_that_are_not_finite_are_refused() {
         finite(&mut Fake::uniform(7)).unwrap();
         let mut broken = Fake::new(Rule::Mixed { target: (1, 1.0), noise: f32::NAN }, 7, 64, 64);

@@ -172,7 +172,7 @@ impl Bench {
             };
             let source = open().with_context(|| format!("{} `{name}`", role.name()))?;
             let named = |note| format!("{}: {note}", source.files.name());
-            self.notes.extend(source.files.notes()?.into_iter().map(named));
+            self.notes.extend(source.files.notes(Some(&source.tokenizer))?.into_iter().map(named));
             self.sources.insert(name.clone(), source);
         }
         Ok(&self.sources[&name])
@@ -237,11 +237,19 @@ impl Bench {
         let info = self.targets[*target].model.info();
         // Of ids that the draft does not have it would make no drafts.
         let vocab = draft.map_or(info.vocab, |draft| self.drafts[draft].model.info().vocab.min(info.vocab));
-        let requests = specquant_workload::warm_up(requests, spec.batching.limit(), vocab, &info.eos);
-        let mut warm = WarmUp::default();
+        let limit = spec.batching.limit();
+        let requests = specquant_workload::warm_up(requests, limit, vocab, &info.eos);
+        let batches: Vec<Vec<Request>> = requests.chunks(limit).map(<[Request]>::to_vec).collect();
+        let (mut warm, mut at, mut whole) = (WarmUp::default(), 0, false);
         loop {
-            let Some(pass) = self.serve(cell, requests.clone(), interrupted)? else { return Ok(None) };
-            if warm.ended(pass.measured.output_tok_s().unwrap_or(0.0)) {
+            let part = if whole { requests.clone() } else { batches[at % batches.len()].clone() };
+            let Some(pass) = self.serve(cell, part, interrupted)? else { return Ok(None) };
+            let ns = pass.measured.wall_ns;
+            // The first batch tells how long passes are, and is not compared with longer ones.
+            whole = whole || (at == 0 && WarmUp::whole(batches.len(), ns));
+            at += 1;
+            let rate = if whole && at == 1 { 0.0 } else { pass.measured.output_tok_s().unwrap_or(0.0) };
+            if warm.ended(rate, ns) {
                 return Ok(Some(warm.passes));
             }
         }

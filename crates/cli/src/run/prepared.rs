@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use specquant_core::RunSpec;
+use specquant_core::{Clock, RunSpec};
 use specquant_engine::Wall;
 use specquant_machine::utc_stamp;
 use specquant_metrics::Interval;
@@ -23,6 +23,8 @@ use crate::note;
 pub(crate) struct Prepared {
     bench: Bench,
     plan: Plan,
+    /// Nanoseconds from the end of loading to the first round.
+    spent: u64,
     /// What is known before the first round.
     pub(crate) run: Run,
 }
@@ -34,7 +36,7 @@ impl Prepared {
         stage(&progress, "loading the models");
         let mut bench = Bench::load(cells, |cell| specquant_workload::prompts(&cell.workload))?;
         let plan = Plan::of(cells, &bench.requests());
-        let began = utc_stamp();
+        let (began, clock) = (utc_stamp(), Wall::start());
         stage(&progress, "measuring what the machine can do");
         let peaks = bench.peaks()?;
         let (mut warm_up, mut row_costs, mut known) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -50,7 +52,7 @@ impl Prepared {
         progress.finish_and_clear();
         bench.hash()?;
         let run = bench.describe(Known { began, parts: plan.parts, peaks, warm_up, row_costs, quality });
-        Ok(Some(Prepared { bench, plan, run }))
+        Ok(Some(Prepared { bench, plan, spent: clock.now(), run }))
     }
 
     /// Makes a cell slower from now on.
@@ -61,7 +63,7 @@ impl Prepared {
 
     /// Adds rounds to the log and the folder until they are enough or the user interrupts.
     pub(crate) fn measure(&mut self, log: &mut Log, folder: &mut RunFolder, interrupt: &Interrupt) -> Result<()> {
-        let Prepared { bench, plan, run } = self;
+        let Prepared { bench, plan, spent, run } = self;
         let (cells, clock, progress) = (run.cells.clone(), Wall::start(), progress());
         let counts: Vec<usize> = bench.requests().iter().map(|requests| requests.len()).collect();
         let again = control(&cells);
@@ -71,7 +73,8 @@ impl Prepared {
         };
         let mut keep = |log: &Log| keep(log, folder, &progress);
         stage(&progress, "measuring, first round");
-        let ended = Session { cells: &cells, plan: *plan, clock: &clock, pass: &mut pass }.run(log, &mut keep)?;
+        let mut session = Session { cells: &cells, plan: *plan, clock: &clock, spent: *spent, pass: &mut pass };
+        let ended = session.run(log, &mut keep)?;
         progress.finish_and_clear();
         log.ended = Some(ended);
         if log.rounds.is_empty() { Ok(()) } else { folder.append(&Line::Ended(ended)) }

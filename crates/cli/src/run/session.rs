@@ -27,6 +27,8 @@ pub(crate) struct Session<'a> {
     pub(crate) plan: Plan,
     /// Measures how long rounds take.
     pub(crate) clock: &'a dyn Clock,
+    /// Nanoseconds of the time budget that are gone before the first round.
+    pub(crate) spent: u64,
     /// Runs a part of an arm's requests; `None` if the user interrupted.
     pub(crate) pass: &'a mut dyn FnMut(usize, usize) -> Result<Option<Pass>>,
 }
@@ -38,7 +40,7 @@ impl Session<'_> {
         let (mut first, mut longest) = (None, 0);
         loop {
             let now = self.clock.now();
-            if let Some(ended) = self.ended(log, now - began + longest)? {
+            if let Some(ended) = self.ended(log, self.spent + now - began + longest)? {
                 return Ok(ended);
             }
             let number = log.rounds.len() + 1;
@@ -54,7 +56,7 @@ impl Session<'_> {
         }
     }
 
-    /// Why no further round is made, which would end `elapsed` nanoseconds after the first began.
+    /// Why no further round is made, with which `elapsed` nanoseconds of the time budget would be gone.
     fn ended(&self, log: &Log, elapsed: u64) -> Result<Option<Ended>> {
         let (spec, made) = (&self.cells[0], log.rounds.len());
         if spec.rounds.is_some_and(|rounds| made >= rounds) {
@@ -207,9 +209,13 @@ mod tests {
             assert_eq!(log.rounds.len(), kept, "every round is kept as it ends");
             Ok(())
         };
-        let ended = Session { cells: &cells, plan, clock: &clock, pass: &mut pass }.run(&mut log, &mut keep).unwrap();
+        let mut session = Session { cells: &cells, plan, clock: &clock, spent: SPENT, pass: &mut pass };
+        let ended = session.run(&mut log, &mut keep).unwrap();
         (log, ended)
     }
+
+    /// What warming up took.
+    const SPENT: u64 = 300_000_000;
 
     /// Rounds made and why they ended.
     fn check(spec: &RunSpec, noise: f64, expected: (usize, Ended)) {
@@ -221,10 +227,11 @@ mod tests {
     fn rounds_end_by_number_precision_or_time() {
         let budget = |seconds| Some(Duration::from_millis((1000.0 * seconds) as u64));
         let spec = RunSpec::default();
-        // A round of three arms takes 3 x 10 x 64 ms = 1.92 s.
+        // A round of three arms takes 3 x 10 x 64 ms = 1.92 s, and 0.3 s were gone before the first.
         check(&RunSpec { rounds: Some(3), ..spec.clone() }, 0.05, (3, Ended::Rounds));
         check(&RunSpec { rounds: Some(3), time_budget: budget(4.0), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
         check(&RunSpec { time_budget: budget(10.0), ..spec.clone() }, 0.0, (5, Ended::TimeBudget));
+        check(&RunSpec { time_budget: budget(9.8), ..spec.clone() }, 0.0, (4, Ended::TimeBudget));
         check(&RunSpec { time_budget: budget(0.1), ..spec.clone() }, 0.0, (2, Ended::TimeBudget));
         // Without noise every interval is a point, and the fewest rounds are enough.
         check(&RunSpec { time_budget: budget(1000.0), ..spec.clone() }, 0.0, (FEWEST, Ended::Precise));

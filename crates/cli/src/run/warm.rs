@@ -1,7 +1,16 @@
 //! When an arm is warm: its passes have stopped getting faster.
+//!
+//! Where requests take long, a pass is a single batch of them, and one that takes seconds is enough: by then every page has been
+//! touched and every clock has risen.
 
 /// Passes without a new best rate after which an arm is warm.
 const STALE: usize = 2;
+
+/// Nanoseconds of a pass after which an arm is warm.
+const LONG: u64 = 2_000_000_000;
+
+/// Nanoseconds that a pass over all requests that warm an arm up may take; else each batch of them is one.
+const SHORT: u64 = 1_000_000_000;
 
 /// Passes after which an arm is taken as warm, however its rate moves.
 const MOST: usize = 12;
@@ -19,8 +28,8 @@ pub(crate) struct WarmUp {
 }
 
 impl WarmUp {
-    /// Notes the rate of another pass. Whether the arm is warm now.
-    pub(crate) fn ended(&mut self, rate: f64) -> bool {
+    /// Notes the rate of another pass and what it took. Whether the arm is warm now.
+    pub(crate) fn ended(&mut self, rate: f64, ns: u64) -> bool {
         self.passes += 1;
         if rate > self.best * BETTER {
             self.stale = 0;
@@ -28,7 +37,12 @@ impl WarmUp {
             self.stale += 1;
         }
         self.best = self.best.max(rate);
-        self.stale >= STALE || self.passes >= MOST
+        self.stale >= STALE || self.passes >= MOST || ns > LONG
+    }
+
+    /// Whether a pass is all batches, given what one took.
+    pub(crate) fn whole(batches: usize, ns: u64) -> bool {
+        ns.saturating_mul(batches as u64) < SHORT
     }
 }
 
@@ -40,11 +54,17 @@ mod tests {
     fn check(rates: &[f64], expected: usize) {
         let mut warm = WarmUp::default();
         for at in 0.. {
-            if warm.ended(rates[at.min(rates.len() - 1)]) {
+            if warm.ended(rates[at.min(rates.len() - 1)], 1) {
                 break;
             }
         }
         assert_eq!(warm.passes, expected, "{rates:?}");
+    }
+
+    #[test]
+    fn what_takes_seconds_is_warm_at_once_and_what_takes_long_goes_batch_by_batch() {
+        assert!(WarmUp::default().ended(5.0, 2_000_000_001) && !WarmUp::default().ended(5.0, 2_000_000_000));
+        assert!(WarmUp::whole(3, 333_000_000) && !WarmUp::whole(3, 334_000_000) && !WarmUp::whole(2, u64::MAX));
     }
 
     #[test]

@@ -107,17 +107,18 @@ impl ModelFiles {
         let generation = self.read_if_there("generation_config.json")?;
         let mut config = Config::parse(&config, generation.as_deref()).with_context(|| self.place())?;
         if config.eos_token_ids.is_empty() {
-            let named = self.token_settings().with_context(|| self.place())?.eos;
+            let named = self.named_eos().with_context(|| self.place())?;
             config.eos_token_ids.extend(named.filter(|id| (*id as usize) < config.vocab_size));
         }
         Ok(config)
     }
 
-    /// What a reader of numbers made with this model should know of how its files were read, in sentences.
+    /// What a reader of numbers made with this model, and with its tokenizer if it has one, should know of how its files were
+    /// read, in sentences.
     ///
     /// # Errors
     /// As [`crate::load`], except for what only the weights themselves can show.
-    pub fn notes(&self) -> Result<Vec<String>> {
+    pub fn notes(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<String>> {
         let config = self.config()?;
         let mut notes = Config::notes(&self.read("config.json")?).with_context(|| self.place())?;
         let checkpoint = Checkpoint::open(self)?;
@@ -130,15 +131,15 @@ impl ModelFiles {
                 ));
             }
         }
-        if self.read_if_there("tokenizer.json")?.is_some() {
-            let (tokenizer, settings) = (self.tokenizer()?, self.token_settings()?);
-            let adds = !specquant_core::Text::template(&tokenizer).before.is_empty();
-            if let Some(says) = settings.add_bos.filter(|says| *says != adds) {
-                let found = if adds { "puts a token before every text" } else { "puts none before a text" };
-                notes.push(format!(
-                    "tokenizer_config.json says add_bos_token {says}, tokenizer.json {found}: the latter decides"
-                ));
-            }
+        let adds = tokenizer.map(|tokenizer| !specquant_core::Text::template(tokenizer).before.is_empty());
+        let says = self.token_settings()?.and_then(|settings| settings.get("add_bos_token")?.as_bool());
+        if let (Some(adds), Some(says)) = (adds, says)
+            && adds != says
+        {
+            let found = if adds { "puts a token before every text" } else { "puts none before a text" };
+            notes.push(format!(
+                "tokenizer_config.json says add_bos_token {says}, tokenizer.json {found}: the latter decides"
+            ));
         }
         Ok(notes)
     }
@@ -150,18 +151,22 @@ impl ModelFiles {
         Ok(unread(&self.entries()?, &read).cloned().collect())
     }
 
-    /// What `tokenizer_config.json` says that nothing else does.
-    fn token_settings(&self) -> Result<TokenSettings> {
-        let Some(settings) = self.read_if_there("tokenizer_config.json")? else { return Ok(TokenSettings::default()) };
-        let settings: Value = json::parse(&settings).context("tokenizer_config.json: not valid JSON")?;
-        let add_bos = settings.get("add_bos_token").and_then(Value::as_bool);
+    /// The contents of `tokenizer_config.json`, if there is one.
+    fn token_settings(&self) -> Result<Option<Value>> {
+        let settings = self.read_if_there("tokenizer_config.json")?;
+        let settings = settings.map(|settings| json::parse(&settings)).transpose();
+        settings.with_context(|| format!("{}: tokenizer_config.json: not valid JSON", self.place()))
+    }
+
+    /// The id of the token that `tokenizer_config.json` says ends a text.
+    fn named_eos(&self) -> Result<Option<u32>> {
         // A token is named by its text, or by an object that holds it.
+        let settings = self.token_settings()?.unwrap_or_default();
         let token = settings.get("eos_token").map(|token| token.get("content").unwrap_or(token));
-        let eos = match (token.and_then(Value::as_str), self.read_if_there("tokenizer.json")?) {
-            (Some(token), Some(tokenizer)) => Tokenizer::parse(&self.name, &tokenizer)?.id(token),
-            _ => None,
-        };
-        Ok(TokenSettings { add_bos, eos })
+        match (token.and_then(Value::as_str), self.read_if_there("tokenizer.json")?) {
+            (Some(token), Some(tokenizer)) => Ok(Tokenizer::parse(&self.name, &tokenizer)?.id(token)),
+            _ => Ok(None),
+        }
     }
 
     /// The model's tokenizer.
@@ -253,13 +258,6 @@ impl ModelFiles {
         }
         Ok(content)
     }
-}
-
-/// What `tokenizer_config.json` says.
-#[derive(Default)]
-struct TokenSettings {
-    add_bos: Option<bool>,
-    eos: Option<u32>,
 }
 
 /// Maps a file, if there is one.

@@ -107,7 +107,7 @@ impl ModelFiles {
             parameters,
             files: checkpoint.shards().iter().map(file).collect(),
             unread: self.unread()?.into_iter().map(unread).collect(),
-            notes: self.notes()?,
+            notes: self.notes(tokenizer.as_ref())?,
             begins_with: tokenizer.map_or(Vec::new(), |tokenizer| tokenizer.template().before.clone()),
             dtypes: dtypes.into_iter().map(size).collect(),
         })

@@ -70,3 +70,23 @@ fn what_ends_a_text_is_said_by_the_first_file_that_says_it() {
     check(json!(null), None, Some(json!({ "eos_token": null })), &[]);
     check(json!(null), None, None, &[]);
 }
+
+#[test]
+fn settings_that_contradict_the_tokenizer_are_told() {
+    let check = |name: &str, says: Value, expected: Option<&str>| {
+        let mut files = TINY.files();
+        let mut base: Value = serde_json::from_slice(&files["config.json"]).unwrap();
+        base["vocab_size"] = json!(5000);
+        files.insert("config.json".into(), base.to_string().into_bytes());
+        files.insert("tokenizer_config.json".into(), json!({ "add_bos_token": says }).to_string().into_bytes());
+        let tokenizer = Tokenizer::parse(name, &tokenizer(name)).unwrap();
+        let notes = model(files).notes(Some(&tokenizer)).unwrap();
+        assert_eq!(notes.len(), usize::from(expected.is_some()), "{notes:?}");
+        assert!(notes.iter().zip(expected).all(|(note, expected)| note.contains(expected)), "{notes:?}");
+    };
+    check("llama3", json!(true), None);
+    check("llama3", json!(false), Some("says add_bos_token false, tokenizer.json puts a token before every text"));
+    check("qwen", json!(false), None);
+    check("qwen", json!(true), Some("says add_bos_token true, tokenizer.json puts none"));
+    check("qwen", json!(null), None);
+}
