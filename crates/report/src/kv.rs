@@ -7,11 +7,12 @@ use crate::details::{name, section};
 use crate::names::Names;
 use crate::record::{Arm, Record};
 
-/// The target's cache over time, once for each allocator, pool and batching: of the cell without a draft that ran first.
+/// The target's cache over time, once for each allocator, pool and batching: of the control, or the first cell without a draft.
 pub fn kv(record: &Record) -> Option<String> {
     let mut shown: Vec<RunSpec> = Vec::new();
     let mut lines = Vec::new();
-    for arm in record.arms.iter().filter(|arm| arm.spec.speculation == Speculation::Off) {
+    let control = record.arms.get(record.run.control());
+    for arm in control.into_iter().chain(&record.arms).filter(|arm| arm.spec.speculation == Speculation::Off) {
         let RunSpec { kv, kv_pool, batching, workload, .. } = arm.spec.clone();
         let way = RunSpec { kv, kv_pool, batching, workload, ..RunSpec::default() };
         let Some(shares) = arm.summary.kv.target.filter(|_| !shown.contains(&way)) else { continue };
