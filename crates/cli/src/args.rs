@@ -338,10 +338,15 @@ pub(crate) struct GrowArgs {
 /// Flags of `model compare`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// A Hugging Face folder, bundled:target or bundled:draft; its greedy continuations are followed.
-    pub(crate) first: String,
-    /// The other model.
-    pub(crate) second: String,
+    /// Two Hugging Face folders, or bundled:target or bundled:draft; the greedy continuations of the first are followed.
+    #[arg(num_args = 0..=2, value_name = "MODEL")]
+    pub(crate) models: Vec<String>,
+    /// The first of them.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) target: Option<String>,
+    /// The second.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft: Option<String>,
     /// Weight format of both.
     #[arg(long, default_value = "f32", value_name = "FORMAT")]
     pub(crate) weights: String,

@@ -68,7 +68,8 @@ struct Comparison {
 
 /// Runs the bundled prompts and the first model's greedy continuation of each through both models.
 pub(crate) fn compare(args: &CompareArgs, json: bool) -> Result<Ended> {
-    let (a, b) = (device::files(&args.first)?, device::files(&args.second)?);
+    let [first, second] = both(args)?;
+    let (a, b) = (device::files(first)?, device::files(second)?);
     let (text, other) = (a.tokenizer()?, b.tokenizer()?);
     same_vocabulary(&text, &other)?;
     let [format] = device::formats(&args.weights)?[..] else {
@@ -107,6 +108,17 @@ pub(crate) fn compare(args: &CompareArgs, json: bool) -> Result<Ended> {
         ))?;
     }
     Ok(if found.different == 0 { Ended::Done } else { Ended::Wrong })
+}
+
+/// The two models to compare, by their names.
+fn both(args: &CompareArgs) -> Result<[&str; 2]> {
+    let mut models = args.models.iter();
+    let first = args.target.as_ref().or_else(|| models.next());
+    let second = args.draft.as_ref().or_else(|| models.next());
+    match (first, second, models.next()) {
+        (Some(first), Some(second), None) => Ok([first, second]),
+        _ => anyhow::bail!("give two models, such as `model compare bundled:target DIR`"),
+    }
 }
 
 /// Adds the greedy continuation of so many tokens.

@@ -89,6 +89,26 @@ fn bad_values_are_refused_with_the_remedy() {
 }
 
 #[test]
+fn models_are_named_by_place_or_flag_and_json_may_stand_before_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for (words, parts) in [
+        ("model compare bundled:target", &["give two models"][..]),
+        ("model compare --target bundled:target a b", &["give two models"]),
+        ("model info --target bundled:middle", &["middle", "target", "draft"]),
+        ("quality --target nowhere", &["nowhere", "not a folder"]),
+    ] {
+        refuses(folder, words, parts);
+    }
+    let info = |words: &str| serde_json::from_slice::<Value>(&specquant(folder, words).stdout).unwrap();
+    let expected = info("model info bundled:draft --json");
+    assert_eq!(expected["name"], "bundled draft");
+    for words in ["--json model info bundled:draft", "--json model info --target bundled:draft"] {
+        assert_eq!(info(words), expected, "{words}");
+    }
+}
+
+#[test]
 fn damaged_models_are_refused_by_file_and_field() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
