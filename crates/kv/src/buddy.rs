@@ -3,10 +3,11 @@
 //! Every block lies at a multiple of its size. Two free halves of a block never stay apart, so that free blocks are as large as
 //! they can be.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use specquant_core::{Reserve, SeqId, SlotCopy};
 
+use crate::pieces::{Piece, Pieces};
 use crate::{Allocator, Full, Grant, Holding, Keep, Limit, Moved, Usage};
 
 /// A block for each sequence, as long as the policy asks for and rounded up.
@@ -14,19 +15,9 @@ pub struct Buddy {
     reserve: Reserve,
     /// First slots of the free blocks, by the logarithm of their size.
     free: Vec<BTreeSet<usize>>,
-    pieces: HashMap<SeqId, Piece>,
-    usage: Usage,
+    pieces: Pieces,
     /// Blocks that operations have looked at or changed.
     touched: u64,
-}
-
-struct Piece {
-    first: usize,
-    order: usize,
-    /// Slots that were asked for; the block's others are lost.
-    len: usize,
-    granted: usize,
-    committed: usize,
 }
 
 impl Buddy {
@@ -39,8 +30,7 @@ impl Buddy {
             free[order].insert(first);
             first += 1 << order;
         }
-        let usage = Usage { capacity: slots, ..Usage::default() };
-        Buddy { reserve, free, pieces: HashMap::new(), usage, touched: 0 }
+        Buddy { reserve, free, pieces: Pieces::new(slots), touched: 0 }
     }
 
     /// Blocks that operations have looked at or changed so far.
@@ -81,68 +71,53 @@ impl Buddy {
         self.free[order].insert(first);
         self.touched += 1;
     }
+}
 
-    fn piece(&mut self, seq: SeqId) -> &mut Piece {
-        self.pieces.get_mut(&seq).expect("the engine names open sequences only")
-    }
+/// The logarithm of the size of a block for so many slots; its other slots are lost.
+fn order(len: usize) -> usize {
+    len.next_power_of_two().trailing_zeros() as usize
 }
 
 impl Allocator for Buddy {
     fn open(&mut self, seq: SeqId, prompt: &[u32], limit: Limit) -> Result<Grant, Full> {
         let len = self.length(prompt.len(), limit).max(1);
-        let order = len.next_power_of_two().trailing_zeros() as usize;
-        let first = self.take(order).ok_or(Full)?;
-        self.pieces.insert(seq, Piece { first, order, len, granted: 0, committed: 0 });
-        self.usage.reserved += len;
-        self.usage.rounding += (1 << order) - len;
+        let first = self.take(order(len)).ok_or(Full)?;
+        self.pieces.open(seq, first, len);
+        self.pieces.usage.rounding += len.next_power_of_two() - len;
         Ok(Grant::default())
     }
 
     fn extend(&mut self, seq: SeqId, n: usize) -> Result<Grant, Full> {
-        let piece = self.piece(seq);
-        if piece.granted + n > piece.len {
-            return Err(Full);
-        }
-        let start = piece.first + piece.granted;
-        piece.granted += n;
-        Ok(Grant { slots: (start..start + n).map(|slot| slot as u32).collect(), copies: Vec::new() })
+        self.pieces.extend(seq, n)
     }
 
     fn commit(&mut self, seq: SeqId, ids: &[u32]) -> Vec<Moved> {
-        let piece = self.piece(seq);
-        piece.committed += ids.len();
-        debug_assert!(piece.committed <= piece.granted, "only granted slots hold tokens");
-        self.usage.live += ids.len();
-        self.usage.reserved -= ids.len();
+        self.pieces.commit(seq, ids.len());
         Vec::new()
     }
 
     fn keep(&mut self, seq: SeqId, Keep::Len(len): Keep) -> Vec<SlotCopy> {
-        let piece = self.piece(seq);
-        debug_assert!(piece.committed <= len && len <= piece.granted, "committed tokens stay");
-        piece.granted = len;
+        self.pieces.keep(seq, len);
         Vec::new()
     }
 
     fn free(&mut self, seq: SeqId) {
-        if let Some(Piece { first, order, len, committed, .. }) = self.pieces.remove(&seq) {
-            self.usage.live -= committed;
-            self.usage.reserved -= len - committed;
-            self.usage.rounding -= (1 << order) - len;
-            self.give_back(first, order);
+        if let Some(Piece { first, len, .. }) = self.pieces.free(seq) {
+            self.pieces.usage.rounding -= len.next_power_of_two() - len;
+            self.give_back(first, order(len));
         }
     }
 
     fn usage(&self) -> Usage {
-        self.usage
+        self.pieces.usage
     }
 
     fn largest(&self) -> usize {
-        self.usage.capacity.checked_ilog2().map_or(0, |order| 1 << order)
+        self.pieces.usage.capacity.checked_ilog2().map_or(0, |order| 1 << order)
     }
 
     fn holding(&self, seq: SeqId) -> Holding {
-        self.pieces.get(&seq).map_or(Holding::default(), |p| Holding { slots: p.len, room: p.len - p.granted })
+        self.pieces.holding(seq)
     }
 }
 

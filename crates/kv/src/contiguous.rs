@@ -2,10 +2,11 @@
 //!
 //! The holes between the pieces are disjoint, never adjacent, and together with the pieces cover every slot.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use specquant_core::{SeqId, SlotCopy};
 
+use crate::pieces::{Piece, Pieces};
 use crate::{Allocator, Full, Grant, Holding, Keep, Limit, Moved, Usage};
 
 /// One piece of slots for each sequence.
@@ -14,27 +15,14 @@ pub struct Contiguous {
     holes: BTreeMap<usize, usize>,
     /// The same holes as length and first slot.
     by_len: BTreeSet<(usize, usize)>,
-    pieces: HashMap<SeqId, Piece>,
-    usage: Usage,
-}
-
-struct Piece {
-    first: usize,
-    len: usize,
-    granted: usize,
-    committed: usize,
+    pieces: Pieces,
 }
 
 impl Contiguous {
     /// All `slots` in one hole.
     pub fn new(slots: usize) -> Contiguous {
-        let usage = Usage { capacity: slots, ..Usage::default() };
         let (holes, by_len) = (BTreeMap::from([(0, slots)]), BTreeSet::from([(slots, 0)]));
-        Contiguous { holes, by_len, pieces: HashMap::new(), usage }
-    }
-
-    fn piece(&mut self, seq: SeqId) -> &mut Piece {
-        self.pieces.get_mut(&seq).expect("the engine names open sequences only")
+        Contiguous { holes, by_len, pieces: Pieces::new(slots) }
     }
 
     fn insert_hole(&mut self, first: usize, len: usize) {
@@ -72,55 +60,40 @@ impl Allocator for Contiguous {
         if hole > len {
             self.insert_hole(first + len, hole - len);
         }
-        self.pieces.insert(seq, Piece { first, len, granted: 0, committed: 0 });
-        self.usage.reserved += len;
+        self.pieces.open(seq, first, len);
         Ok(Grant::default())
     }
 
     fn extend(&mut self, seq: SeqId, n: usize) -> Result<Grant, Full> {
-        let piece = self.piece(seq);
-        if piece.granted + n > piece.len {
-            return Err(Full);
-        }
-        let start = piece.first + piece.granted;
-        piece.granted += n;
-        Ok(Grant { slots: (start..start + n).map(|slot| slot as u32).collect(), copies: Vec::new() })
+        self.pieces.extend(seq, n)
     }
 
     fn commit(&mut self, seq: SeqId, ids: &[u32]) -> Vec<Moved> {
-        let piece = self.piece(seq);
-        piece.committed += ids.len();
-        debug_assert!(piece.committed <= piece.granted, "only granted slots hold tokens");
-        self.usage.live += ids.len();
-        self.usage.reserved -= ids.len();
+        self.pieces.commit(seq, ids.len());
         Vec::new()
     }
 
     fn keep(&mut self, seq: SeqId, Keep::Len(len): Keep) -> Vec<SlotCopy> {
-        let piece = self.piece(seq);
-        debug_assert!(piece.committed <= len && len <= piece.granted, "committed tokens stay");
-        piece.granted = len;
+        self.pieces.keep(seq, len);
         Vec::new()
     }
 
     fn free(&mut self, seq: SeqId) {
-        if let Some(Piece { first, len, committed, .. }) = self.pieces.remove(&seq) {
-            self.usage.live -= committed;
-            self.usage.reserved -= len - committed;
+        if let Some(Piece { first, len, .. }) = self.pieces.free(seq) {
             self.return_hole(first, len);
         }
     }
 
     fn usage(&self) -> Usage {
-        self.usage
+        self.pieces.usage
     }
 
     fn largest(&self) -> usize {
-        self.usage.capacity
+        self.pieces.usage.capacity
     }
 
     fn holding(&self, seq: SeqId) -> Holding {
-        self.pieces.get(&seq).map_or(Holding::default(), |p| Holding { slots: p.len, room: p.len - p.granted })
+        self.pieces.holding(seq)
     }
 }
 

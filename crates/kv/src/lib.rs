@@ -5,6 +5,7 @@
 mod buddy;
 mod contiguous;
 mod paged;
+mod pieces;
 mod prefix;
 #[cfg(test)]
 mod properties;
