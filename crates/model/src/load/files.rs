@@ -117,7 +117,7 @@ impl ModelFiles {
     /// read, in sentences.
     ///
     /// # Errors
-    /// As [`crate::load`], except for what only the weights themselves can show.
+    /// As [`crate::load()`], except for what only the weights themselves can show.
     pub fn notes(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<String>> {
         let config = self.config()?;
         let mut notes = Config::notes(&self.read("config.json")?).with_context(|| self.place())?;
