@@ -112,6 +112,23 @@ fn an_index_of_another_checkpoint_is_refused() {
 }
 
 #[test]
+fn tensors_lie_one_behind_the_other_in_any_order() {
+    let file = |entries: [(&str, [usize; 2]); 2], bytes: usize| {
+        let entry = |(name, [start, end]): (&str, [usize; 2])| {
+            let info = json!({ "dtype": "F32", "shape": [(end - start) / 4], "data_offsets": [start, end] });
+            (name.to_string(), info)
+        };
+        let header = Value::from(serde_json::Map::from_iter(entries.map(entry))).to_string().into_bytes();
+        with(WEIGHTS, [&(header.len() as u64).to_le_bytes()[..], &header, &vec![0; bytes]].concat())
+    };
+    let missing: Result<&[&str], &[&str]> = Err(&["model.embed_tokens.weight", "missing among 2 tensors"]);
+    check(TINY, file([("a", [0, 8]), ("b", [8, 16])], 16), missing);
+    check(TINY, file([("a", [8, 16]), ("b", [0, 8])], 16), missing);
+    check(TINY, file([("a", [0, 8]), ("b", [0, 8])], 8), Err(&[WEIGHTS, "invalid offset for tensor `"]));
+    check(TINY, file([("a", [0, 8]), ("b", [16, 24])], 24), Err(&[WEIGHTS, "invalid offset for tensor `"]));
+}
+
+#[test]
 fn a_folder_without_weights_to_read_says_what_it_is() {
     let only = |name: &'static str| moved(WEIGHTS, name);
     check(TINY, only("adapter_model.safetensors"), Err(&["adapter (LoRA)", "merge"]));
