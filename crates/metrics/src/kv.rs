@@ -11,7 +11,7 @@ use specquant_core::{Event, EventKind, Held, KvUsage};
 
 /// Accumulates slots times time.
 #[derive(Default)]
-pub struct Ledger {
+struct Ledger {
     open: HashMap<u64, Vec<Span>>,
     /// Time since the beginning.
     now: u64,
@@ -100,21 +100,16 @@ pub struct DraftKvShares {
 
 impl Ledger {
     /// Lets time pass in which the slots were used so; `waiting` says whether a request waited for room.
-    pub fn pass(&mut self, ns: u64, usage: &KvUsage, waiting: bool) {
-        self.pass_growing(ns, usage, waiting, usage.live as f64 * ns as f64);
-    }
-
-    /// As [`Ledger::pass`], where tokens came meanwhile in slots that were reserved: `live` is the integral of the live ones.
-    pub fn pass_growing(&mut self, ns: u64, usage: &KvUsage, waiting: bool, live: f64) {
+    fn pass(&mut self, ns: u64, usage: &KvUsage, waiting: bool) {
         self.now += ns;
         let of = |slots: usize| slots as f64 * ns as f64;
         let free = of(usage.free());
         let time = &mut self.time;
         time.capacity += of(usage.capacity);
-        time.live += live;
+        time.live += of(usage.live);
         time.shared += of(usage.shared);
         // What turns out to be internal moves there when a sequence ends.
-        time.reservation += of(usage.live + usage.reserved) - live;
+        time.reservation += of(usage.reserved);
         time.internal += of(usage.ended);
         time.external += of(usage.rounding) + if waiting { free } else { 0.0 };
         time.cached += of(usage.cached);
@@ -124,7 +119,7 @@ impl Ledger {
     }
 
     /// Notes what a sequence holds from now on.
-    pub fn hold(&mut self, sequence: u64, slots: usize) {
+    fn hold(&mut self, sequence: u64, slots: usize) {
         let (now, spans) = (self.now, self.open.entry(sequence).or_default());
         if let Some(last) = spans.last_mut() {
             if last.slots == slots {
@@ -139,7 +134,7 @@ impl Ledger {
     }
 
     /// A sequence gave its slots back after it had used so many.
-    pub fn end(&mut self, sequence: u64, used: usize) {
+    fn end(&mut self, sequence: u64, used: usize) {
         let Some(spans) = self.open.remove(&sequence) else { return };
         let last = spans.len() - 1;
         for (at, span) in spans.into_iter().enumerate() {
@@ -151,7 +146,7 @@ impl Ledger {
     }
 
     /// What has become of the slots.
-    pub fn time(&self) -> SlotTime {
+    fn time(&self) -> SlotTime {
         self.time
     }
 }
@@ -165,22 +160,6 @@ impl SlotTime {
             [live, shared, reservation, internal, external, cached, free].map(|part| part / capacity);
         let shares = KvShares { slots, live, shared, reservation, internal, external, cached, free, peak_live };
         (capacity > 0.0).then_some(shares)
-    }
-
-    /// What came between an earlier look and this one.
-    pub fn since(&self, earlier: &SlotTime) -> SlotTime {
-        SlotTime {
-            capacity: self.capacity - earlier.capacity,
-            live: self.live - earlier.live,
-            shared: self.shared - earlier.shared,
-            reservation: self.reservation - earlier.reservation,
-            internal: self.internal - earlier.internal,
-            external: self.external - earlier.external,
-            cached: self.cached - earlier.cached,
-            free: self.free - earlier.free,
-            slots: self.slots,
-            peak_live: self.peak_live,
-        }
     }
 
     /// Adds the time of another pass.

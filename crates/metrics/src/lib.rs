@@ -30,7 +30,7 @@ pub use acceptance::{Acceptance, AcceptanceRates, DraftLength, upper_share};
 pub use definitions::{DEFINITIONS, DERIVED, Definition, Kind};
 pub use holm::holm;
 pub use itl::ItlConventions;
-pub use kv::{DraftKvShares, KvShares, KvTime, Ledger, SlotTime};
+pub use kv::{DraftKvShares, KvShares, KvTime, SlotTime};
 pub use latency::{Counts, Latency};
 pub use paired::{Interval, Paired, paired, resampled};
 pub use prediction::{PhaseCosts, Prediction, RowCosts};

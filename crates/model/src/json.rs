@@ -14,9 +14,14 @@ use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Se
 /// # Errors
 /// What is not JSON, has a key twice in one object, or is not of the wanted form.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    let bytes = unmarked(bytes);
     serde_json::from_slice::<Unique>(bytes)?;
     Ok(serde_json::from_slice(bytes)?)
+}
+
+/// The contents of a file without the byte-order mark at its head, if it has one.
+pub(crate) fn unmarked(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes)
 }
 
 /// Any value whose objects have every key once; nothing of it is kept.

@@ -9,6 +9,7 @@ use specquant_core::{Template, Text, TextState};
 use tokenizers::models::ModelWrapper;
 
 use crate::guard::guarded;
+use crate::json::unmarked;
 
 /// Tokens after which an incomplete character is given up: none has more bytes, and a token has at least one.
 const LONGEST_CHARACTER: usize = 4;
@@ -34,8 +35,7 @@ impl Tokenizer {
     }
 
     fn build(name: &str, json: &[u8]) -> Result<Tokenizer> {
-        let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| anyhow!("{error}"))?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(unmarked(json)).map_err(|error| anyhow!("{error}"))?;
         // A checkpoint may carry the settings of its training; a prompt is neither cut nor filled up.
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         inner.with_padding(None);

@@ -117,6 +117,11 @@ impl Run {
         if cell == self.control() { vec![cell, self.cells.len()] } else { vec![cell] }
     }
 
+    /// The cell that an arm runs; the last arm repeats the control.
+    pub(crate) fn cell_of(&self, arm: usize) -> &RunSpec {
+        self.cells.get(arm).unwrap_or(&self.cells[self.control()])
+    }
+
     /// The cell that this one is compared with as a whole: plain f16 decoding, else the first plain cell, of the same
     /// target on the same requests.
     pub fn control_of(&self, cell: usize) -> Option<usize> {

@@ -2,7 +2,7 @@
 //!
 //! Times are in order, every planned request is there once, counts agree with each other, and no sum can wrap.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
@@ -49,7 +49,7 @@ pub(crate) fn bounded(round: &Value) -> Result<()> {
 /// counted.
 pub(crate) fn possible(round: &Round, run: &Run) -> Result<()> {
     for (arm, pass) in round.passes.iter().enumerate() {
-        let cell = run.cells.get(arm).unwrap_or(&run.cells[run.control()]);
+        let cell = run.cell_of(arm);
         let (most, longest) = (cell.workload.max_new_tokens, cell.speculation.depth());
         for (at, counts) in pass.pass.acceptance.by_length.iter().enumerate() {
             ensure!(
@@ -70,7 +70,7 @@ pub(crate) fn possible(round: &Round, run: &Run) -> Result<()> {
 /// Says what of a round cannot have been measured.
 pub(crate) fn sound(round: &Round, run: &Run) -> Result<()> {
     for (arm, pass) in round.passes.iter().enumerate() {
-        let cell = run.cells.get(arm).unwrap_or(&run.cells[run.control()]);
+        let cell = run.cell_of(arm);
         let place = format!("passes[{arm}]");
         complete(pass, cell, run, &place)?;
         accepted(&pass.pass.acceptance, &place)?;
@@ -87,10 +87,10 @@ pub(crate) fn sound(round: &Round, run: &Run) -> Result<()> {
 /// Every request that was planned is there once.
 fn complete(arm: &ArmPass, cell: &RunSpec, run: &Run, place: &str) -> Result<()> {
     let found: BTreeSet<u64> = arm.pass.timelines.iter().map(|timeline| timeline.request).collect();
-    let planned = if cell.workload == run.cells[0].workload { run.prompts } else { cell.workload.num_prompts };
-    // Of a file with lines to skip the number is not known beforehand.
-    let planned = if cell.workload.skip_invalid { 0 } else { planned };
-    let (planned, n) = (if planned == 0 { found.len() } else { planned }, arm.pass.timelines.len());
+    let n = arm.pass.timelines.len();
+    let of_file = if cell.workload == run.cells[0].workload { run.prompts } else { cell.workload.num_prompts };
+    // Where all of a file is taken, or lines of it are skipped, the number is not known beforehand.
+    let planned = if cell.workload.skip_invalid || of_file == 0 { found.len() } else { of_file };
     ensure!(
         n == planned && found.len() == n,
         "{place}.pass.timelines: {n} requests with {} numbers, {planned} were planned",
@@ -101,11 +101,12 @@ fn complete(arm: &ArmPass, cell: &RunSpec, run: &Run, place: &str) -> Result<()>
 
 /// The digest of a request is of as many tokens as it got.
 fn digested(arm: &ArmPass, place: &str) -> Result<()> {
+    let timelines = &arm.pass.timelines;
+    let got: BTreeMap<u64, usize> = timelines.iter().map(|timeline| (timeline.request, timeline.tokens())).collect();
     for (at, digest) in arm.digests.iter().enumerate() {
-        let of = arm.pass.timelines.iter().find(|timeline| timeline.request == digest.request);
-        let tokens = of.map(Timeline::tokens);
+        let tokens = got.get(&digest.request);
         ensure!(
-            tokens == Some(digest.tokens),
+            tokens == Some(&digest.tokens),
             "{place}.digests[{at}].tokens is {}, request {} got {tokens:?}",
             digest.tokens,
             digest.request

@@ -33,21 +33,22 @@ const MOST_BYTES: u64 = 256 << 20;
 /// not UTF-8, with their line and place in it.
 pub fn text(path: &Path) -> Result<String> {
     let content = bytes(path)?;
-    refuse_utf16(&path.display().to_string(), &content)?;
-    let text = String::from_utf8(content).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+    let content = unmarked(&path.display().to_string(), &content)?;
+    let text = std::str::from_utf8(content).map_err(|error| {
+        let valid = &content[..error.valid_up_to()];
         let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
         let column = valid.iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
         anyhow!("{}: line {line}, byte {column} is not UTF-8: save the file in UTF-8", path.display())
     })?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
+    Ok(text.to_string())
 }
 
-/// Refuses what begins with the mark of UTF-16, in which every other byte would be an odd character.
-pub(crate) fn refuse_utf16(name: &str, content: &[u8]) -> Result<()> {
-    let marked = content.starts_with(&[0xff, 0xfe]) || content.starts_with(&[0xfe, 0xff]);
-    ensure!(!marked, "{name}: the file is in UTF-16: save it in UTF-8");
-    Ok(())
+/// The contents of a file without the byte-order mark of UTF-8; that of UTF-16, in which every other byte would be an odd
+/// character, is refused.
+pub(crate) fn unmarked<'a>(name: &str, content: &'a [u8]) -> Result<&'a [u8]> {
+    let wide = content.starts_with(&[0xff, 0xfe]) || content.starts_with(&[0xfe, 0xff]);
+    ensure!(!wide, "{name}: the file is in UTF-16: save it in UTF-8");
+    Ok(content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(content))
 }
 
 /// The bytes of a file that has an end.

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 
-use crate::dataset::refuse_utf16;
+use crate::dataset::unmarked;
 
 /// A text to be continued.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,7 @@ pub struct Parsed {
 /// The prompts in `content`, which `name` names in errors. Blank lines and unknown fields are skipped, and lines that hold no
 /// prompt if `skip` says so.
 pub fn parse(name: &str, content: &[u8], skip: bool) -> Result<Parsed> {
-    refuse_utf16(name, content)?;
-    let content = content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(content);
+    let content = unmarked(name, content)?;
     let mut parsed = Parsed::default();
     for (number, line) in (1..).zip(content.split(|&byte| byte == b'\n')) {
         if line.iter().all(u8::is_ascii_whitespace) {

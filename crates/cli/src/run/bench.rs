@@ -239,19 +239,19 @@ impl Bench {
         let vocab = draft.map_or(info.vocab, |draft| self.drafts[draft].model.info().vocab.min(info.vocab));
         let limit = spec.batching.limit();
         let requests = specquant_workload::warm_up(requests, limit, vocab, &info.eos);
-        let batches: Vec<Vec<Request>> = requests.chunks(limit).map(<[Request]>::to_vec).collect();
-        let (mut warm, mut at, mut whole) = (WarmUp::default(), 0, false);
+        let mut passes: Vec<Vec<Request>> = requests.chunks(limit).map(<[Request]>::to_vec).collect();
+        let (mut warm, mut at) = (WarmUp::default(), 0);
         loop {
-            let part = if whole { requests.clone() } else { batches[at % batches.len()].clone() };
-            let Some(pass) = self.serve(cell, part, interrupted)? else { return Ok(None) };
-            let ns = pass.measured.wall_ns;
-            // The first batch tells how long passes are, and is not compared with longer ones.
-            whole = whole || (at == 0 && WarmUp::whole(batches.len(), ns));
-            at += 1;
-            let rate = if whole && at == 1 { 0.0 } else { pass.measured.output_tok_s().unwrap_or(0.0) };
+            let Some(pass) = self.serve(cell, passes[at % passes.len()].clone(), interrupted)? else { return Ok(None) };
+            let (mut rate, ns) = (pass.measured.output_tok_s().unwrap_or(0.0), pass.measured.wall_ns);
+            if at == 0 && WarmUp::whole(passes.len(), ns) {
+                // A batch, which told how long passes are, is not compared with longer ones.
+                (passes, rate) = (vec![requests.clone()], 0.0);
+            }
             if warm.ended(rate, ns) {
                 return Ok(Some(warm.passes));
             }
+            at += 1;
         }
     }
 

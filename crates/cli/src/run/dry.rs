@@ -16,20 +16,23 @@ pub(crate) fn dry(cells: &[RunSpec]) -> Result<()> {
     lines
         .extend(models.iter().map(|(name, bytes)| format!("memory   {name}, {slots} KV slots: {}", mebibytes(*bytes))));
     let (all, available) = (models.iter().map(|(_, bytes)| bytes).sum::<u64>(), Moment::now().memory_available());
-    let fits = available.is_none_or(|available| all < available);
+    let fits = available.map_or(Ok(()), |available| enough(all, available));
     let room = available.map_or(String::new(), |available| {
-        format!(", {} available: {}", mebibytes(available), if fits { "fits" } else { "DOES NOT FIT" })
+        format!(", {} available: {}", mebibytes(available), if fits.is_ok() { "fits" } else { "DOES NOT FIT" })
     });
     lines.push(format!("memory   in all {}{room}", mebibytes(all)));
     lines.push(time(cells));
     show(&lines.join("\n"))?;
-    if fits { Ok(()) } else { fit(cells, slots) }
+    fits
 }
 
 /// Refuses cells whose models do not fit into memory together: every round runs all of them.
 pub(crate) fn fit(cells: &[RunSpec], slots: usize) -> Result<()> {
     let Some(available) = Moment::now().memory_available() else { return Ok(()) };
-    let all = models(cells, slots)?.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    enough(models(cells, slots)?.iter().map(|(_, bytes)| bytes).sum(), available)
+}
+
+fn enough(all: u64, available: u64) -> Result<()> {
     ensure!(
         all < available,
         "the models of these cells need {} and {} are available: run fewer weight formats at once, each with f16 as its \

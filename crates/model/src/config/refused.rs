@@ -79,8 +79,7 @@ const FIELDS: [(&str, Neutral); 47] = [
     ("cross_attention_layers", Neutral::Absent),
 ];
 
-/// Refuses the first field that asks for what is not computed. `scale` is the factor on attention scores, 1 / sqrt(head_dim),
-/// and `context` the number of positions.
+/// Refuses the first field that asks for what is not computed in a model with heads of so many elements and `context` positions.
 pub(super) fn refuse(fields: &Fields, head_dim: usize, context: usize) -> Result<()> {
     for (key, neutral) in FIELDS {
         let Some(value) = fields.get(key).filter(|value| !neutral.allows(value)) else { continue };

@@ -15,7 +15,7 @@ use specquant_core::FileHash;
 use specquant_kernels::Mapped;
 
 use super::checkpoint::Checkpoint;
-use super::weights::{instead, unread};
+use super::weights::instead;
 use crate::config::Config;
 use crate::json;
 use crate::tokenizer::Tokenizer;
@@ -119,11 +119,19 @@ impl ModelFiles {
     /// # Errors
     /// As [`crate::load()`], except for what only the weights themselves can show.
     pub fn notes(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<String>> {
-        let config = self.config()?;
+        self.notes_on(&Checkpoint::open(self)?, &self.config()?, tokenizer)
+    }
+
+    /// The notes on a checkpoint that is open already.
+    pub(crate) fn notes_on(
+        &self,
+        checkpoint: &Checkpoint<'_>,
+        config: &Config,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<Vec<String>> {
         let mut notes = Config::notes(&self.read("config.json")?).with_context(|| self.place())?;
-        let checkpoint = Checkpoint::open(self)?;
         notes.extend(checkpoint.renamed());
-        notes.extend(super::check::other_head(&checkpoint, &config));
+        notes.extend(super::check::other_head(checkpoint, config));
         for file in ["quantize_config.json", "quant_config.json"] {
             if self.read_if_there(file)?.is_some() {
                 notes.push(format!(
@@ -142,13 +150,6 @@ impl ModelFiles {
             ));
         }
         Ok(notes)
-    }
-
-    /// Weights in the folder that are not read.
-    pub(crate) fn unread(&self) -> Result<Vec<Entry>> {
-        let checkpoint = Checkpoint::open(self)?;
-        let read: Vec<&str> = checkpoint.shards().iter().map(|shard| shard.file.as_str()).collect();
-        Ok(unread(&self.entries()?, &read).cloned().collect())
     }
 
     /// The contents of `tokenizer_config.json`, if there is one.
@@ -211,14 +212,16 @@ impl ModelFiles {
 
     /// All files and folders, by name. Of a link the bytes are those of the file that it leads to.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>> {
-        let Source::Folder(folder) = &self.source else {
-            let Source::Memory(files) = &self.source else { return Ok(Vec::new()) };
-            let entry = |(name, bytes): (&String, &Cow<'_, [u8]>)| Entry {
-                name: name.clone(),
-                bytes: bytes.len() as u64,
-                folder: false,
-            };
-            return Ok(files.iter().map(entry).collect());
+        let folder = match &self.source {
+            Source::Folder(folder) => folder,
+            Source::Memory(files) => {
+                let entry = |(name, bytes): (&String, &Cow<'_, [u8]>)| Entry {
+                    name: name.clone(),
+                    bytes: bytes.len() as u64,
+                    folder: false,
+                };
+                return Ok(files.iter().map(entry).collect());
+            }
         };
         let entry = |entry: std::io::Result<std::fs::DirEntry>| {
             let path = entry?.path();

@@ -9,6 +9,7 @@ use specquant_core::{KvDtype, Memory, Text, WeightFormat};
 use super::check::{EMBEDDING, check, expected};
 use super::checkpoint::Checkpoint;
 use super::files::{Entry, ModelFiles};
+use super::weights::looks_like_weights;
 use crate::config::Config;
 
 /// A checked checkpoint in numbers.
@@ -95,19 +96,22 @@ impl ModelFiles {
             file: shard.file.clone(),
             bytes: shard.bytes.len() as u64,
         };
-        let unread = |entry: Entry| FileSize {
-            file: if entry.folder { format!("{}/", entry.name) } else { entry.name },
-            bytes: entry.bytes,
-        };
+        let read = |entry: &Entry| checkpoint.shards().iter().any(|shard| shard.file == entry.name);
+        let unread = self.entries()?.into_iter().filter(|entry| looks_like_weights(entry) && !read(entry));
+        let unread = unread.map(|Entry { name, bytes, folder }| FileSize {
+            file: if folder { format!("{name}/") } else { name },
+            bytes,
+        });
         let tokenizer = self.read_if_there("tokenizer.json")?.map(|_| self.tokenizer()).transpose()?;
+        let notes = self.notes_on(&checkpoint, &config, tokenizer.as_ref())?;
         let size = |(dtype, (tensors, bytes))| DtypeSize { dtype, tensors, bytes };
         Ok(Summary {
             name: self.name().to_string(),
             config,
             parameters,
             files: checkpoint.shards().iter().map(file).collect(),
-            unread: self.unread()?.into_iter().map(unread).collect(),
-            notes: self.notes(tokenizer.as_ref())?,
+            unread: unread.collect(),
+            notes,
             begins_with: tokenizer.map_or(Vec::new(), |tokenizer| tokenizer.template().before.clone()),
             dtypes: dtypes.into_iter().map(size).collect(),
         })

@@ -113,20 +113,16 @@ pub(crate) fn instead(entries: &[Entry]) -> Option<String> {
     Some(why.to_string())
 }
 
-/// Files and folders that look like weights and are not among those that are read.
-pub(crate) fn unread<'a>(entries: &'a [Entry], read: &[&str]) -> impl Iterator<Item = &'a Entry> {
-    let weights = |entry: &Entry| {
-        let name = entry.name.as_str();
-        if entry.folder { name == "original" } else { OTHER_WEIGHTS.iter().any(|end| name.ends_with(end)) }
-    };
-    let read: Vec<String> = read.iter().map(ToString::to_string).collect();
-    entries.iter().filter(move |entry| weights(entry) && !read.contains(&entry.name))
+/// Whether a file or folder that is not read looks like weights.
+pub(crate) fn looks_like_weights(entry: &Entry) -> bool {
+    let name = entry.name.as_str();
+    if entry.folder { name == "original" } else { OTHER_WEIGHTS.iter().any(|end| name.ends_with(end)) }
 }
 
 /// What wrappers put in front of a tensor's name.
 const WRAPPERS: [&str; 4] = ["_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module."];
 
-/// The name that a Llama checkpoint gives a tensor, and what was stripped from or added to the one it goes by here.
+/// The name that a Llama checkpoint gives a tensor, whatever it goes by here.
 ///
 /// Names may be bare, as a model without its head has them, wrapped, as compilers and trainers leave them, or those of the
 /// text part of a model that also sees.
